@@ -7,11 +7,13 @@ import sys
 import keras
 import make_google_npz
 import numpy as np
+from PIL import Image
 from support import DATA
 
 import vit_keras
-from vit_keras import visualize, vit
+from vit_keras import training, visualize, vit
 from vit_keras.backend import openvino
+from vit_keras.training.evaluation import pictures_of_mistakes
 
 
 def message(function, *args, refused_by=NotImplementedError, **kwargs):
@@ -44,9 +46,19 @@ def main(folder):
     found["rollout"] = visualize.attention_map(model, golden["image"][0], return_map=True).tolist()
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         found["threads"] = max(pool.map(lambda _: far(model(images), logits), range(8)))
+        again = keras.Model(model.input, model.output)  # not compiled yet
+        found["predict in threads"] = max(pool.map(lambda _: far(again.predict(images, verbose=0), logits), range(8)))
 
-    half = vit_keras.feature_maps(vit_keras.resize(model, 64, dtype="mixed_bfloat16"), -1)
-    found["predict in mixed_bfloat16"] = far(half.predict(images, verbose=0), patches)
+    for name, each in {"": vit_keras.resize(model, 64), "plain ": keras.Model(model.input, model.output)}.items():
+        each.predict(golden["image"], verbose=0)
+        found[f"{name}predict after uint8"] = far(each.predict(images, verbose=0), logits)
+    message(whole.predict, images[:, :32], verbose=0, refused_by=ValueError)
+    found["plain predict after an error"] = far(whole.predict(images, verbose=0), logits)
+    found["predict_on_batch of a tensor"] = far(model.predict_on_batch(keras.ops.convert_to_tensor(images)), logits)
+
+    mixed = vit_keras.resize(model, 64, dtype="mixed_bfloat16")
+    found["call in mixed_bfloat16"] = far(mixed(images), logits)
+    found["predict in mixed_bfloat16"] = far(vit_keras.feature_maps(mixed, -1).predict(images, verbose=0), patches)
 
     bias = model.get_layer("head").bias
     bias.assign(bias + 1)
@@ -56,13 +68,17 @@ def main(folder):
     openvino.precision = "bf16"
     found["bfloat16"] = far(model.predict(images, verbose=0), logits + 1)
 
-    pretraining = vit_keras.training.MaskedAutoencoder(model)
+    Image.fromarray(golden["image"][0]).save(f"{folder}/0.png")
+    wrong = training.Evaluation(("a", "b"), ("0.png",), np.array([1]), np.array([[0.9, 0.1]]))
+    found["maps of mistakes"] = [each is not None for each in pictures_of_mistakes(model, wrong, folder)[0]]
+
+    pretraining = training.MaskedAutoencoder(model)
     found["refused"] = {
         "fit": message(model.fit, images, np.zeros(len(images))),
         "fit a masked autoencoder": message(pretraining.fit, images),
         "evaluate a masked autoencoder": message(pretraining.evaluate, images),
         "predict with a masked autoencoder": message(pretraining.predict, images),
-        "finetune": message(vit_keras.training.finetune, "no such folder"),
+        "finetune": message(training.finetune, "no such folder"),
         "relevance": message(visualize.attention_map, model, golden["image"][0], method="relevance"),
         "distribute": message(vit_keras.distribute, "data"),
     }

@@ -15,7 +15,8 @@ pytest.importorskip("openvino")
 # Two correct float32 implementations differ by about 1e-6 of the largest value; this leaves ten times that.
 CLOSE = 1e-5
 EXACT = ("call", "predict", "plain predict", "feature_maps", "record", "threads", "call after a change")
-EXACT += ("predict after a change", "plain predict after a change")
+EXACT += ("predict after a change", "plain predict after a change", "predict after uint8", "plain predict after uint8")
+EXACT += ("plain predict after an error", "predict_on_batch of a tensor", "predict in threads")
 
 
 def on_openvino(*command):
@@ -46,8 +47,9 @@ def test_bfloat16_is_used_on_request(found):
         assert found["bfloat16"] > 10 * CLOSE
 
 
-def test_predict_returns_bfloat16_as_such(found):
-    assert found["predict in mixed_bfloat16"] <= 0.05
+@pytest.mark.parametrize("how", ["call", "predict"])
+def test_a_mixed_model_returns_bfloat16_as_such(found, how):
+    assert found[f"{how} in mixed_bfloat16"] <= 0.05
 
 
 def test_a_map_without_gradients_is_drawn(found):
@@ -55,6 +57,10 @@ def test_a_map_without_gradients_is_drawn(found):
     rollout = np.array(found["rollout"])
     assert rollout.shape == (4, 4)
     assert rollout.std() > 0
+
+
+def test_a_report_shows_mistakes_without_maps(found):
+    assert found["maps of mistakes"] == [True, False]
 
 
 REFUSED = ("fit", "finetune", "relevance", "distribute")

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from support import uncompiled
 
-from vit_keras import vit
+from vit_keras import training, vit
 from vit_keras.cli import main, predicting
 
 pytestmark = pytest.mark.any_backend
@@ -151,6 +151,15 @@ def test_numbers_are_values(capsys, tmp_path):
     assert {tuple(found) for found in json.loads(row)["predictions"]} == {("class", "name", "value")}
     found = [each["name"] for each in json.loads(row)["predictions"]]
     assert found == ["age", "height"]  # in their order, whichever is larger
+
+
+def test_a_distillation_predicts_as_its_student(model, capsys):
+    made, path = model
+    training.Distillation(made, vit.build_model(32, 16, 1, 16, 2, "teacher", 32, classes=4)).save("both.keras")
+    assert main(["predict", "one.png", "--model", path, "--csv"]) == 0
+    wanted = capsys.readouterr().out
+    assert main(["predict", "one.png", "--model", "both.keras", "--csv"]) == 0
+    assert capsys.readouterr().out == wanted
 
 
 def test_a_level_is_the_nearest(capsys):

@@ -1,13 +1,12 @@
 """The private names of Keras that this package needs, in one place: when Keras renames one, this file changes and no
-other.
-
-Each function says what Keras' public interface lacks.
+other. Each function says what Keras' public interface lacks.
 """
 
 from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import types
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any
@@ -78,9 +77,7 @@ def forget_compiled(model: keras.Model) -> None:
     """Drop the compiled steps of a model and of the models inside it, which compute with the variables of before."""
     for layer in flat_layers(model):
         if isinstance(layer, keras.Model):
-            layer.train_function = layer.test_function = layer.predict_function = None
-            if keras.backend.backend() == "openvino":
-                layer.ov_compiled_model = None
+            layer.train_function = layer.test_function = layer.predict_function = layer.ov_compiled_model = None
 
 
 def rate_or_schedule(optimizer: keras.optimizers.Optimizer) -> Any:
@@ -218,8 +215,8 @@ def run_graph(model: keras.Model, inputs: Any, call_of: Callable[[Any], Callable
     return keras.tree.pack_sequence_as(structure, [values[id(x)] for x in model.outputs])
 
 
-def values_of(*variables: Any) -> list[Any]:
-    """Return the values of variables, and all else as it is; quicker than asking each of its `value`.
+def values_of(*variables: Any, cast: bool = True) -> list[Any]:
+    """Return values of variables, by `cast` in the dtype of an autocast scope (PyTorch), and all else as it is; fast.
 
     Example:
         >>> values_of(None, keras.Variable(1.0)) is not None
@@ -230,7 +227,7 @@ def values_of(*variables: Any) -> list[Any]:
         return [v.value if isinstance(v, kind) else v for v in variables]
     scope = state.get("autocast_scope")
     values = [v._value if type(v) is kind else v for v in variables]
-    if scope is None or scope.dtype is None:
+    if not cast or scope is None or scope.dtype is None:
         return values
     dtype = getattr(sys.modules["torch"], scope.dtype)
     are_cast = (getattr(v, AUTOCAST, False) and value.is_floating_point() for v, value in zip(variables, values))
@@ -325,10 +322,10 @@ def take_any_batch() -> None:
 
 
 def compile_on_openvino(compile: Callable[[Any, str], Any], values: Callable[[keras.Model], tuple[Any, ...]]) -> None:
-    """Let Keras' `predict` and `evaluate` on OpenVINO compile by a function, and compile again for other weights.
+    """Let Keras' `predict` and `evaluate` on OpenVINO compile by a function, and compile again where they must.
 
-    Keras passes no properties on, so that OpenVINO may compute in bfloat16. And it keeps what it has compiled, with the
-    weights inside, whatever is assigned to them later.
+    Keras passes no properties on, so that OpenVINO may compute in bfloat16. It keeps what it compiled first, whatever
+    weights and dtypes come later; after inputs that it refuses, it fails on all; and threads disturb each other.
 
     Args:
         compile: From an `openvino.Model` and a device to a function from inputs to `openvino`'s outputs.
@@ -336,14 +333,16 @@ def compile_on_openvino(compile: Callable[[Any, str], Any], values: Callable[[ke
     """
     from keras.src.backend.openvino import trainer
 
-    plain = trainer.OpenVINOTrainer._get_compiled_model
+    plain, lock = trainer.OpenVINOTrainer._get_compiled_model, threading.RLock()
 
     def _get_compiled_model(self, data):
-        now, last = values(self), kept(self, "compiled on OpenVINO", dict)
-        if [*map(id, now)] != [*map(id, last.get("values", ()))]:
-            self.ov_compiled_model = None
-        last["values"] = now
-        return plain(self, data)
+        with lock:
+            now, last = values(self), kept(self, "compiled on OpenVINO", dict)
+            state = [*map(id, now), *(str(getattr(x, "dtype", None)) for x in keras.tree.flatten(data))]
+            if state != last.get("state") or not hasattr(self, "ov_compiled_model"):
+                self.ov_compiled_model = None
+            last.update(values=now, state=state)
+            return plain(self, data)
 
     trainer.OpenVINOTrainer._get_compiled_model = _get_compiled_model
     trainer.ov = types.SimpleNamespace(**{**vars(trainer.ov), "compile_model": compile})

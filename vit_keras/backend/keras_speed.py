@@ -128,7 +128,9 @@ class FastModel(Guarded, keras.Model):
         return keras.tree.map_structure(lambda *parts: np.concatenate(parts), *outputs)
 
     def predict_on_batch(self, x: Any) -> Any:
-        """Predict one batch. Keras would let each of several replicas of TensorFlow predict all of it."""
+        """Predict one batch. Keras lets each replica of TensorFlow predict all of it, and OpenVINO no tensor at all."""
+        if openvino.is_active():
+            x = keras.tree.map_structure(np.asarray, x)
         if keras.backend.backend() != "tensorflow" or self._on_one_tensorflow_device():
             return super().predict_on_batch(x)
         return self.predict(x, batch_size=len(x), verbose=0)

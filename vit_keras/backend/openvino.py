@@ -135,7 +135,7 @@ def compute_now(variables: Iterable[keras.Variable]) -> None:
 
 def values(model: keras.Model) -> tuple[Any, ...]:
     """Return what is compiled besides the layers: the precision, and what the variables of a model hold."""
-    return (precision, *values_of(*model.variables))
+    return (precision, *values_of(*model.variables, cast=False))
 
 
 if is_active():

@@ -115,8 +115,8 @@ PATCHES = (
         "keras.src.backend.openvino.trainer.OpenVINOTrainer._get_compiled_model",
         "backend.keras_internals: trainer.OpenVINOTrainer._get_compiled_model",
         "always, where Keras runs on OpenVINO",
-        "Keras keeps what it has compiled, with the weights inside, whatever is assigned to them later.",
-        "predict() follows an assignment to a weight",
+        "Keras keeps what it compiled first, whatever weights and dtypes come later, and fails in threads.",
+        "predict() follows an assignment to a weight, and inputs of another dtype",
         "test_keras_on_openvino_still_needs_both_patches",
     ),
     Patch(

@@ -16,7 +16,7 @@ from .._internal.atomic import complete
 from .._internal.validate import expanded
 from ..checkpoints.checkpoint import megabytes
 from ..labels import class_named
-from ..opening import is_saved_model, open_model
+from ..opening import as_model, is_saved_model
 from ..preprocess.images import read
 from ..training.embeddings.batches import files_in
 from ..visualize.attention import all_maps, attention_map
@@ -108,12 +108,12 @@ def open_with_options(options: argparse.Namespace) -> Any:
     """
     settings = loading(options)
     if not is_saved_model(options.model):
-        return open_model(options.model, options.weights, **settings)
+        return as_model(options.model, weights=options.weights, **settings)
     if options.weights is not None:
         raise ValueError(f"{options.model} is a saved model, which has its weights. Remove --weights.")
     if any(value is not None for value in settings.values()):
         raise ValueError(f"{options.model} is a saved model, which has its settings. Remove --set, --family and --key.")
-    return open_model(options.model)
+    return as_model(options.model)
 
 
 def check_html(output: Path) -> None:

@@ -27,6 +27,7 @@ from ...anatomy import (
     preprocessing_of,
 )
 from ...anatomy import task as task_of
+from ...backend import openvino
 from ...labels import class_named
 from ...opening import as_model
 from ...preprocess.images import read
@@ -388,6 +389,8 @@ def explained_pictures(
 ) -> dict[int, tuple[np.ndarray, np.ndarray | None]]:
     """Return some images of an evaluation and, of a model with attention, maps of what was predicted.
 
+    Without gradients, on OpenVINO, there are no maps.
+
     Args:
         model: The model that predicted them.
         evaluation: The evaluation.
@@ -400,7 +403,7 @@ def explained_pictures(
     chosen = [int(number) for number in numbers]
     pictures = [small(expanded(folder) / evaluation.paths[number]) for number in chosen]
     overlays: list[np.ndarray | None] = [None] * len(pictures)
-    if has_attention(model):
+    if has_attention(model) and not openvino.is_active():
         overlays = []
         for first in range(0, len(pictures), _MAP_BATCH):
             overlays.extend(attention_map(model, pictures[first : first + _MAP_BATCH], method="relevance"))
