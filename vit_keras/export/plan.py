@@ -165,9 +165,11 @@ class Plan:
             ValueError: The model takes any size.
         """
         if self.image_size is None:
+            whole = anatomy.find_vit(self.model) is self.model
+            how = "Export" if whole else "Build it around the ViT that is returned by"
             raise ValueError(
                 f"A file of this format takes images of one size, and the model {self.model.name!r} takes any. "
-                "Export vit_keras.resize(model, image_size), or choose the format saved_model or onnx."
+                f"{how} vit_keras.resize(model, image_size), or choose the format saved_model or onnx."
             )
         return self.image_size
 
