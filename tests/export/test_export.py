@@ -220,7 +220,7 @@ def test_a_file_of_one_size_needs_a_model_of_one_size(tmp_path):
         torch_program.write(Plan.of(CASES["any pixels"]()), tmp_path / "model.pt2")
     wrapped = keras.Sequential([CASES["any pixels"](), keras.layers.Dense(2)])  # of which resize returns the ViT alone
     with pytest.raises(ValueError, match=r"Build it around the ViT that .*resize"):
-        Plan.of(wrapped).fixed_size
+        torch_program.write(Plan.of(wrapped), tmp_path / "model.pt2")
 
 
 @ON_TORCH

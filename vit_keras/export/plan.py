@@ -35,7 +35,8 @@ class Plan:
 
     Attributes:
         model: The model.
-        input_shape: `(None, height, width, channels)` of the model's own input: a batch of any size; `None` for what is open.
+        input_shape: `(None, height, width, channels)` of the model's own input, a batch of any size; `None` for what is
+            open.
         preprocessing: What makes the model's input of an image; `None` where the file takes that input itself.
         kind: What the model returns: `"logits"`, `"probabilities"`, `"numbers"` or `"features"`; `"outputs"` where
             nothing tells.

@@ -281,7 +281,8 @@ class App:
             picture = read_picture(body, self.limits.pixels)
             size = picture.shape[:2]
             images = resized(picture, engine.preprocessing, self.limits.pixels)[None]
-            self.limits.check(engine, 1, images.shape[1:3], dict.fromkeys(results, False) | dict.fromkeys(attention, True))
+            sent = dict.fromkeys(results, False) | dict.fromkeys(attention, True)
+            self.limits.check(engine, 1, images.shape[1:3], sent)
 
             def finish(found):
                 answer = {"model": engine.name, "size": list(size)}

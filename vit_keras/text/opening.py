@@ -7,8 +7,8 @@ from typing import Any
 
 from .._internal import finite
 from .._internal.bounds import about
-from ..checkpoints.model_weights import canonical_variables
 from .._internal.validate import expanded
+from ..checkpoints.model_weights import canonical_variables
 from ..opening import ImageSize, from_checkpoint, is_saved_model, open_model
 from .config import TextConfig
 from .model import ImageText
@@ -107,8 +107,8 @@ def open_image_text(
     Raises:
         ConnectionError: A published file could not be downloaded.
         FileNotFoundError: The file does not exist.
-        ValueError: The file is damaged, a tower is of an unknown family, a field is missing that must be passed, or a saved
-            model is not an `ImageText`.
+        ValueError: The file is damaged, a tower is of an unknown family, a field is missing that must be passed, or a
+            saved model is not an `ImageText`.
 
     Example:
         >>> model = open_image_text("openai/clip-vit-base-patch32")  # doctest: +SKIP
@@ -146,7 +146,7 @@ def _saved(path: str | os.PathLike[str], tokenizer: Any, **options: Any) -> Imag
     """Open an `ImageText` that was saved, which has no tokenizer."""
     model = open_model(path, **options)
     if not isinstance(model, ImageText):
-        raise ValueError(f"{os.fspath(path)} is not a saved ImageText but the model {model.name!r}: open_model opens it.")
+        raise ValueError(f"{os.fspath(path)} is not a saved ImageText, but {model.name!r}, which open_model opens.")
     config = getattr(model.text, "config", None)
     length = {"context_length": config.context_length} if isinstance(config, TextConfig) else {}
     if tokenizer == "auto":
