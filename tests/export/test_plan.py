@@ -62,6 +62,13 @@ def test_features_and_two_heads(images):
     assert run(Plan.of(two), images)["features"].shape == (3, 16)
 
 
+def test_a_file_takes_any_number_of_images_whatever_the_model_took(images):
+    model = keras.Model(image := keras.Input(batch_shape=(2, 32, 32, 3)), tiny()(image))
+    plan = Plan.of(model, preprocessing=False)
+    assert plan.input_of() == ((None, 32, 32, 3), "float32")
+    assert run(plan, images)["logits"].shape == (3, 3)
+
+
 def test_a_subclass_of_model(images):
     class Wrapped(keras.Model):
         def __init__(self):

@@ -9,6 +9,7 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")
 
+import vit_keras
 from vit_keras import anatomy, layers, serve, visualize, vit
 from vit_keras.preprocess import Preprocessing
 
@@ -35,6 +36,16 @@ def test_numbers_have_names(task, labels, names):
     found = answers[0] if task == "regression" else [*answers[0], *answers[1]]
     assert [each["name"] for each in found] == names
     assert [each["value"] for each in answers[1]] == pytest.approx([7.0] * bias.shape[0])  # the head starts at zero
+
+
+@pytest.mark.parametrize(("task", "name"), [("single", "probabilities"), ("regression", "outputs")])
+def test_a_segmenter_answers_for_each_place(task, name):
+    maps = vit_keras.feature_maps(vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2), [0])
+    model = keras.Model(maps.input, keras.layers.Dense(3)(maps.outputs[0]))
+    model.task = task
+    with serve.running(model) as address:
+        status, _, answer = ask(address, "/predict", encoded(random_picture(50, 70)))
+    assert (status, np.shape(answer[name])) == (200, (2, 2, 3))
 
 
 def test_outputs_of_unknown_meaning_are_an_answer():

@@ -84,3 +84,23 @@ def test_both_towers_of_a_folder_get_its_tokenizer(tmp_path):
     write_tokenizer("clip_json", tmp_path)
     model = text.open_image_text(tmp_path)
     assert model.tokenizer("a")[0, -1] == 0
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_both_towers_are_opened_as_they_were_saved(beside, tmp_path):
+    write_both("open_clip_not_causal", tmp_path / "clip")
+    write_tokenizer("clip_json", tmp_path / "clip")
+    model = text.open_image_text(tmp_path / "clip")
+    file = tmp_path / ("clip/both.keras" if beside else "both.keras")
+    model.save(file)
+    found = text.open_image_text(file, tokenizer="auto" if beside else tmp_path / "clip")
+    np.testing.assert_array_equal(found.tokenizer(TEXTS), model.tokenizer(TEXTS))
+    assert [np.array_equal(*pair) for pair in zip(found.weights, model.weights)] == [True] * len(model.weights)
+
+
+def test_another_saved_model_is_no_pair(tmp_path):
+    build_text(TextWeights(write("hf_clip", tmp_path)).config.replace(num_layers=1)).save(tmp_path / "text.keras")
+    with pytest.raises(ValueError, match=r"text\.keras is not a saved ImageText"):
+        text.open_image_text(tmp_path / "text.keras")
+    with pytest.raises(ValueError, match=r"no options.*'image_size'"):
+        text.open_image_text(tmp_path / "text.keras", image_size=64)

@@ -102,3 +102,10 @@ def test_a_text_tower_is_opened_alone(tmp_path):
 def test_a_text_tower_is_no_vision_transformer():
     with pytest.raises(ValueError, match=r"its input .*\(None, None\)"):
         anatomy.find_vit(build_text(TextConfig(**TINY)))
+
+
+def test_which_part_of_a_pair_is_a_vision_transformer(tmp_path):
+    model = open_image_text(write("hf_clip", tmp_path))
+    with pytest.raises(ValueError, match=r"Pass model\.image, or zero_shot_classifier"):
+        anatomy.find_vit(model)
+    assert anatomy.find_vit(model.image) is model.image

@@ -131,6 +131,18 @@ def test_a_model_keeps_its_temperature(kind):
     assert training.calibrate(model, (images, labels)) == pytest.approx(1, abs=1e-2)
 
 
+def test_sigmoids_of_one_class_each_are_calibrated_one_by_one():
+    model, (images, guesses) = spread_head(tiny(activation="sigmoid")), photos(48)
+    before = model.predict(images, verbose=0)
+    labels = np.where(np.arange(48) % 3 > 0, before.argmax(axis=1), guesses)
+    training.calibrate(model, (images, labels))
+    after = model.predict(images, verbose=0)
+    assert temperature(after, np.eye(3)[labels]) == pytest.approx(1, abs=1e-2)
+    assert np.abs(after - before).max() > 1e-3
+    with pytest.raises(ValueError, match="from 0 to 2"):
+        training.calibrate(model, (images, labels - 1))
+
+
 def test_an_evaluation_saves_the_pass():
     model, (images, labels) = spread_head(tiny()), photos()
     shares = anatomy.probabilities(model, model.predict(images, verbose=0))

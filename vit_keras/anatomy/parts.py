@@ -74,18 +74,24 @@ def find_vit(model: keras.Model) -> keras.Model:
     """
     models = [layer for layer in flat_layers(learner(model)) if isinstance(layer, keras.Model)]
     found = [m for m in models if any(isinstance(layer, _PARTS) for layer in m.layers)]
+    texts = [m for m in found if len(_input_shape(m)) == 2]
     if len(found) != 1:
+        advice = "Pass one of them." if not texts else "Pass model.image, or zero_shot_classifier(model, texts)."
         raise ValueError(
             f"Expected one Vision Transformer of vit_keras in the model {model.name!r}, found {len(found)}"
-            + (": " + ", ".join(m.name for m in found) + ". Pass one of them." if found else ".")
+            + (": " + ", ".join(m.name for m in found) + f". {advice}" if found else ".")
         )
-    shapes = [tuple(x.shape) for x in getattr(found[0], "inputs", None) or ()]
-    if shapes and len(shapes[0]) == 2:
+    if texts:
         raise ValueError(
-            f"The model {found[0].name!r} is not a Vision Transformer: its input has the shape {shapes[0]}, as "
-            "the tokens of a text."
+            f"The model {found[0].name!r} is not a Vision Transformer: its input has the shape "
+            f"{_input_shape(found[0])}, as the tokens of a text."
         )
     return found[0]
+
+
+def _input_shape(model: keras.Model) -> tuple[int | None, ...]:
+    """Return the shape of a model's first input; `()` for a model without a graph."""
+    return next((tuple(each.shape) for each in getattr(model, "inputs", None) or ()), ())
 
 
 def has_vit(model: Any) -> bool:

@@ -35,7 +35,8 @@ class Plan:
 
     Attributes:
         model: The model.
-        input_shape: `(batch, height, width, channels)` of the model's own input; `None` for what is open.
+        input_shape: `(None, height, width, channels)` of the model's own input, a batch of any size; `None` for what is
+            open.
         preprocessing: What makes the model's input of an image; `None` where the file takes that input itself.
         kind: What the model returns: `"logits"`, `"probabilities"`, `"numbers"` or `"features"`; `"outputs"` where
             nothing tells.
@@ -106,7 +107,7 @@ class Plan:
             ('logits', ('logits', 'probabilities', 'features'), (None, None, None, 3))
         """
         vit = anatomy.find_vit(model)
-        batch, height, width, channels = anatomy.image_shape(model)
+        _, height, width, channels = anatomy.image_shape(model)
         if channels is None:
             raise ValueError(
                 f"The model {model.name!r} takes images of any number of channels. Build it with a fixed one: "
@@ -120,7 +121,10 @@ class Plan:
             )
         _check(model)
         output = tuple(getattr(model, "output_shape", None) or ())
-        kind = "numbers" if anatomy.task(model) in anatomy.NUMBERS else anatomy.output_kind(model) or "outputs"
+        if anatomy.task(model) in anatomy.NUMBERS:
+            kind = "numbers" if len(output) == 2 else "outputs"  # of each place
+        else:
+            kind = anatomy.output_kind(model) or "outputs"
         count = output[-1] if len(output) == 2 and kind in ("logits", "probabilities", "numbers") else None
         classes = None if kind == "numbers" else count
         blocks = anatomy.blocks(vit)
@@ -128,7 +132,7 @@ class Plan:
             raise ValueError(f"The model {model.name!r} has no attention to return. Pass attention=False.")
         return cls(
             model=model,
-            input_shape=(batch, height, width, channels),
+            input_shape=(None, height, width, channels),  # a batch of any size, whatever the model is used with
             preprocessing=anatomy.preprocessing_of(model) if preprocessing else None,
             kind=kind,
             classes=classes,
@@ -162,9 +166,11 @@ class Plan:
             ValueError: The model takes any size.
         """
         if self.image_size is None:
+            whole = anatomy.find_vit(self.model) is self.model
+            how = "Export" if whole else "Build it around the ViT that is returned by"
             raise ValueError(
                 f"A file of this format takes images of one size, and the model {self.model.name!r} takes any. "
-                "Export vit_keras.resize(model, image_size), or choose the format saved_model or onnx."
+                f"{how} vit_keras.resize(model, image_size), or choose the format saved_model or onnx."
             )
         return self.image_size
 

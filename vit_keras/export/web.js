@@ -60,7 +60,7 @@ window.ask = async (file) => {
   await opened;
   const { pixels, height, width } = await read(file);
   const outputs = await window.compute(pixels, [1, height, width, 3]), answer = { size: [height, width] };
-  if (outputs.probabilities) {
+  if (outputs.probabilities?.dims.length === 2) {
     const scores = Array.from(outputs.probabilities.data), best = scores.map((_, n) => n).sort((a, b) => scores[b] - scores[a]);
     const label = (n) => (about.labels ? about.labels[n] : `class ${n}`);
     answer.predictions = best.slice(0, about.top).map((n) => ({ label: label(n), probability: scores[n] }));

@@ -281,17 +281,13 @@ class App:
             picture = read_picture(body, self.limits.pixels)
             size = picture.shape[:2]
             images = resized(picture, engine.preprocessing, self.limits.pixels)[None]
-            self.limits.check(engine, 1, images.shape[1:3], dict.fromkeys((*results, *attention), True))
+            sent = dict.fromkeys(results, False) | dict.fromkeys(attention, True)
+            self.limits.check(engine, 1, images.shape[1:3], sent)
 
             def finish(found):
                 answer = {"model": engine.name, "size": list(size)}
-                if "probabilities" in found:
-                    answer["predictions"] = _predictions(found["probabilities"][0], engine.labels, top)
-                if "numbers" in found:
-                    answer["numbers"] = _values(found["numbers"][0], engine.labels, engine.metadata.get("task"))
-                for name in ("features", "outputs"):
-                    if name in found:
-                        answer[name] = found[name][0].tolist()
+                for name in results:
+                    answer |= _result(name, found[name][0], engine, top)
                 if wants_attention:
                     scores = [found[name] for name in attention]
                     patches = engine.metadata.get("patches")
@@ -325,6 +321,15 @@ def _page(name: str) -> bytes:
 
 _RESULTS = ("probabilities", "numbers", "features", "outputs")
 """Outputs of files; the answer to an image has the first of these that its file returns."""
+
+
+def _result(name: str, values: np.ndarray, engine: Engine, top: int) -> dict[str, Any]:
+    """Return what an answer says of an output; that of a segmenter is of each place, and stays an array."""
+    if name == "probabilities" and values.ndim == 1:
+        return {"predictions": _predictions(values, engine.labels, top)}
+    if name == "numbers":
+        return {"numbers": _values(values, engine.labels, engine.metadata.get("task"))}
+    return {name: values.tolist()}
 
 
 def _predictions(scores: np.ndarray, labels: Sequence[str] | None, top: int) -> list[dict[str, Any]]:

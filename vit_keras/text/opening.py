@@ -7,8 +7,10 @@ from typing import Any
 
 from .._internal import finite
 from .._internal.bounds import about
+from .._internal.validate import expanded
 from ..checkpoints.model_weights import canonical_variables
-from ..opening import ImageSize, from_checkpoint
+from ..opening import ImageSize, from_checkpoint, is_saved_model, open_model
+from .config import TextConfig
 from .model import ImageText
 from .published import published
 from .reading import LOGITS, TextWeights
@@ -88,7 +90,8 @@ def open_image_text(
 
     Args:
         weights: A published name such as `"openai/clip-vit-base-patch32"`, whose weights, settings and tokenizer are
-            downloaded once; the path of a file or of a folder from Hugging Face; or a URL.
+            downloaded once; the path of a file or of a folder from Hugging Face; a URL; or a saved `ImageText`
+            (`.keras`), which takes no other option than `tokenizer`.
         tokenizer: A `Tokenizer`, the folder of one, or `None`. `"auto"` uses the files next to the weights, and reads
             them when the first text is tokenized.
         text: Fields of `TextConfig` that the file does not show, such as `{"causal": True}`.
@@ -104,11 +107,15 @@ def open_image_text(
     Raises:
         ConnectionError: A published file could not be downloaded.
         FileNotFoundError: The file does not exist.
-        ValueError: The file is damaged, a tower is of an unknown family, or a field is missing that must be passed.
+        ValueError: The file is damaged, a tower is of an unknown family, a field is missing that must be passed, or a
+            saved model is not an `ImageText`.
 
     Example:
         >>> model = open_image_text("openai/clip-vit-base-patch32")  # doctest: +SKIP
     """
+    if is_saved_model(weights):
+        sized = {} if image_size == "native" else {"image_size": image_size}
+        return _saved(weights, tokenizer, text=text, dtype=dtype, key=key, **sized, **options)
     folder: Any = None
     origin = None
     if found := published(weights, tokenizer=tokenizer == "auto"):
@@ -133,6 +140,19 @@ def open_image_text(
         logit_scale=scale,
         logit_bias=bias[0] if bias else None,
     )
+
+
+def _saved(path: str | os.PathLike[str], tokenizer: Any, **options: Any) -> ImageText:
+    """Open an `ImageText` that was saved, which has no tokenizer."""
+    model = open_model(path, **options)
+    if not isinstance(model, ImageText):
+        raise ValueError(f"{os.fspath(path)} is not a saved ImageText, but {model.name!r}, which open_model opens.")
+    config = getattr(model.text, "config", None)
+    length = {"context_length": config.context_length} if isinstance(config, TextConfig) else {}
+    if tokenizer == "auto":
+        tokenizer = expanded(path).parent
+    model.tokenizer = tokenizer if tokenizer is None or callable(tokenizer) else Tokenizer(tokenizer, **length)
+    return model
 
 
 def tokenizer_of(source: TextWeights, tokenizer: Any = "auto") -> Any:

@@ -71,8 +71,8 @@ def zero_shot(parser: argparse.ArgumentParser) -> None:
         "--model",
         required=True,
         metavar="NAME|FOLDER|FILE|URL",
-        help="published name, such as openai/clip-vit-base-patch32, or weights of both towers, next to the files of "
-        "the tokenizer",
+        help="published name, such as openai/clip-vit-base-patch32, or weights or a saved model (.keras) of both "
+        "towers, next to the files of the tokenizer",
     )
     parser.add_argument("--text", nargs="+", required=True, metavar="TEXT", help="sentences or class names")
     parser.add_argument(

@@ -99,7 +99,7 @@ class Reliability:
         return cls(counts, mean(shares), mean(right), error(right), float(chance))
 
 
-def temperature(probabilities: Any, labels: Any) -> float:
+def temperature(probabilities: Any, labels: Any, task: str = "single") -> float:
     """Return the number to divide a model's logits by so that its probabilities fit the labels best.
 
     It is the temperature of the least cross-entropy, which is convex in one over it. So that a model without a mistake
@@ -109,6 +109,7 @@ def temperature(probabilities: Any, labels: Any) -> float:
     Args:
         probabilities: `(n, classes)`, of images that the model has not learned from.
         labels: Class numbers `(n,)`; or 0 and 1 `(n, classes)` of independent labels.
+        task: `"multi"` where the probability of each class is a sigmoid of its own, and the labels are class numbers.
 
     Returns:
         More than 1 for a model that is too sure, less than 1 for one that is not sure enough.
@@ -136,9 +137,11 @@ def temperature(probabilities: Any, labels: Any) -> float:
         labels = label_numbers(labels, len(shares))
         if not 0 <= labels.min() <= labels.max() < shares.shape[1]:
             raise ValueError(f"Labels are from 0 to {shares.shape[1] - 1}. Received: {labels.min()} to {labels.max()}")
-        logits, true = _logits(shares, "single"), np.eye(shares.shape[1])[labels]
+        true = np.eye(shares.shape[1])[labels]
+        labels = true if task == "multi" else labels
+    if labels.ndim == 1:
+        logits, normal = _logits(shares, "single"), _softmax
         target = true * trust + (1 - true) * (1 - trust) / max(1, shares.shape[1] - 1)
-        normal = _softmax
     else:
         logits, normal = _logits(shares, "multi"), _sigmoid
         target = np.where(labels > 0.5, trust, 1 - trust)
@@ -217,7 +220,7 @@ def calibrate(model: keras.Model, data: Any, *, batch_size: int = 32) -> float:
         shares, labels = data.probabilities, data.labels
     else:
         shares, labels = _predicted(model, data, batch_size)
-    by = temperature(shares, labels)
+    by = temperature(shares, labels, "multi" if last_activation(model) == "sigmoid" else "single")
     for head in found:
         for variable in (head.kernel, head.bias) if head.use_bias else (head.kernel,):
             variable.assign(keras.ops.convert_to_numpy(variable) / by)
