@@ -146,6 +146,7 @@ def test_what_was_assumed_is_said(photos, capsys):
         ("kind", {"task": "clustering"}, "task must be one of 'auto', 'single'"),
         ("kind", {"weight_column": "patient"}, "'patient' must have numbers"),
         ("kind", {"validation_split": 0.7}, "above 0 and at most 0.5"),
+        ("kind", {"validation_split": 0}, "above 0 and at most 0.5"),
     ],
 )
 def test_labels_in_doubt_are_refused(photos, label, options, message):
