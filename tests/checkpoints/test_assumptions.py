@@ -209,6 +209,7 @@ def test_nothing_is_assumed_of_what_is_known():
 def test_a_width_that_nobody_published():
     assert assumed(hidden_size=100) == ({}, OPEN, dict.fromkeys(OPEN, ""), None)
     assert set(assumed(hidden_size=100, num_heads=4).doubts) == {*OPEN[1:]}  # the arrays show them
+    assert set(assumed(hidden_size=100, pooling="gap").doubts) == {*OPEN[:3]}
 
 
 def family_and_shown(model):
@@ -295,6 +296,7 @@ def test_what_keras_own_file_does_not_store_is_assumed(options, wrong, tmp_path)
         again = from_checkpoint(tmp_path / "a.weights.h5", num_heads=2)
     found = again.load_report.assumed
     assert {field for field in found if found[field] != getattr(model.config, field)} == wrong
+    assert ("representation_size" in found) is ("representation_size" not in options)  # whose arrays show it
     model.save(tmp_path / "a.keras")
     assert from_checkpoint(tmp_path / "a.keras").load_report.assumed == {}
 

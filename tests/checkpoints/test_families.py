@@ -156,9 +156,10 @@ def test_models_of_kecam_that_compute_more_are_refused(extra, tmp_path):
 def test_a_file_that_may_be_an_eva_of_kecam_is_doubted(tmp_path):
     """Its names are those of a ViT, and its head reads the mean of the patches."""
     path = write_kecam("eva", tmp_path / "a.h5")
-    with pytest.warns(UserWarning, match="pooling='token'.*kecam-gap"):
+    with pytest.warns(UserWarning, match="pooling='token'.*kecam-gap") as caught:
         model = from_checkpoint(path, num_heads=2)
     assert "pooling" in model.load_report.assumed
+    assert "config.json" not in str(caught[0].message)  # kecam writes none
 
 
 # --- KerasHub: folders and files that it saved (tests/data/keras_hub/make.py) ------------------------------------

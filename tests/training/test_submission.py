@@ -176,6 +176,16 @@ def test_damaged_and_missing_pictures_are_all_named(folder):
         training.predict_table({"id": ["x", "y"]}, make(), folder, errors="skip")
 
 
+def test_a_picture_that_only_the_last_model_cannot_resize_counts_for_none(folder):
+    Image.new("RGB", (1, 200_000)).save(folder / "a.png")
+    models = [make(0), make(2, crop=0.8, image_size=16)]  # the second keeps its proportions
+    with pytest.raises(ValueError, match=r"1 damaged: '.*a\.png'"):
+        predict(models, folder)
+    with pytest.warns(UserWarning, match=r"1 damaged: '.*a\.png'"):
+        found = predict(models, folder, values="probabilities", errors="skip").iloc[:, 1:].to_numpy()
+    np.testing.assert_allclose(found[NAMES.index("a")], np.delete(found, NAMES.index("a"), axis=0).mean(axis=0), 1e-5)
+
+
 def test_nothing_is_computed_or_written_where_the_columns_do_not_fit(folder, monkeypatch):
     monkeypatch.setattr("vit_keras.training.evaluation.submission.decoded_pictures", lambda *_: pytest.fail("decoded"))
     sample = {"id": NAMES, "class 0": [0.5] * 5, "other": [0.5] * 5}

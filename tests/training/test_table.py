@@ -126,12 +126,16 @@ def test_names_that_look_like_missing_values_are_names(tmp_path):
 def test_what_was_assumed_is_said(photos, capsys):
     table(photos, ["cat", "dog"], progress=True)
     assert "task='multi' is assumed: all 2 columns of labels have only 0 and 1." in capsys.readouterr().err
+    table(photos, ["cat", "dog"], task="multi", progress=True)
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
     ("label", "options", "message"),
     [
         ("level", {}, "Pass task='single'"),
+        ("weight", {}, "Pass task='single'"),
+        ("cat", {"columns": {**COLUMNS, "cat": [0.0, 1.0, 1.0] * 3}}, "Pass task='single'"),
         (["kind", "age"], {}, "Received texts in 'kind', 'age'"),
         ("kind", {"task": "regression"}, "'kind' .*Received: 'b', 'a', 'b'"),
         ("kind", {"task": "ordinal"}, "levels in the column 'kind' are texts"),
@@ -146,6 +150,7 @@ def test_what_was_assumed_is_said(photos, capsys):
         ("kind", {"task": "clustering"}, "task must be one of 'auto', 'single'"),
         ("kind", {"weight_column": "patient"}, "'patient' must have numbers"),
         ("kind", {"validation_split": 0.7}, "above 0 and at most 0.5"),
+        ("kind", {"validation_split": 0}, "above 0 and at most 0.5"),
     ],
 )
 def test_labels_in_doubt_are_refused(photos, label, options, message):

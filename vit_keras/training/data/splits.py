@@ -167,7 +167,7 @@ def _warn_of_small_classes(data: Labeled, targets: np.ndarray, folds: int, fewer
 
 
 def _stratified_labels(labels: np.ndarray, groups: np.ndarray, folds: int, seed: int) -> np.ndarray:
-    """Return the fold of each row: the rarest label is given out first, to the fold that lacks it most."""
+    """Return the fold of each row: the rarest label is given out first, to the fold that has least of it."""
     _, group = np.unique(groups, return_inverse=True)
     count = group.max() + 1
     held = np.zeros((count, labels.shape[1]))
@@ -175,18 +175,18 @@ def _stratified_labels(labels: np.ndarray, groups: np.ndarray, folds: int, seed:
     sizes = np.bincount(group)
     random = np.random.default_rng(seed)
     order = random.permutation(count)
-    lacking, room = np.tile(held.sum(0) / folds, (folds, 1)), np.full(folds, len(labels) / folds)
+    given, rows = np.zeros((folds, labels.shape[1])), np.zeros(folds)
     found, left = np.full(count, -1), np.ones(count, bool)
     while left.any():
         remaining = (held[left] > 0).sum(0)
         rarest = int(np.where(remaining > 0, remaining, np.inf).argmin()) if remaining.any() else None
         members = [g for g in order if left[g] and (rarest is None or held[g, rarest] > 0)]
         for member in members:
-            wish = room if rarest is None else lacking[:, rarest]
-            best = np.flatnonzero(wish == wish.max())
-            best = best[room[best] == room[best].max()]
+            there = rows if rarest is None else given[:, rarest]
+            best = np.flatnonzero(there == there.min())
+            best = best[rows[best] == rows[best].min()]
             fold = int(random.choice(best))
             found[member], left[member] = fold, False
-            lacking[fold] -= held[member]
-            room[fold] -= sizes[member]
+            given[fold] += held[member]
+            rows[fold] += sizes[member]
     return found[group]

@@ -200,12 +200,13 @@ class _Ensemble:
         """
         total, decoded = np.zeros(()), {}
         meanings: list[Meaning] = []
-        good = np.ones(len(paths), bool)
+        failed: dict[Path, str] = {}  # a size that an image cannot be resized to fails alone
         for number, given in enumerate(self.models, start=1):
             model = as_model(given)
             meanings.append(meaning_of(model))
             if number == 1:
                 check(meanings[0])
+                total = np.zeros((len(paths), meanings[0].outputs))
             if meanings[-1] != meanings[0]:
                 name = model.name if given is model else given
                 raise ValueError(f"All models must predict the same. The first: {meanings[0]}. {name}: {meanings[-1]}.")
@@ -214,18 +215,19 @@ class _Ensemble:
             if views.key() not in decoded:
                 decoded[views.key()] = decoded_pictures(paths, views, "auto", 2, self.progress)
             pictures = decoded[views.key()]
-            if number == 1:
-                _report_failures([*pictures.failures], paths, self.errors)
-            good = np.array([path not in pictures.failures for path in paths])
+            if pictures.failures.keys() - failed.keys():
+                failed |= pictures.failures
+                _report_failures([*failed], paths, self.errors)
+            rows = np.flatnonzero([path not in pictures.failures for path in paths])
             show = f"model {number} of {len(self.models)}" if self.progress else None
-            total = total + self._run(model, pictures.select(np.flatnonzero(good)), views, preprocessing, show)
+            total[rows] += self._run(model, pictures.select(rows), views, preprocessing, show)
             del model  # before the next one is opened
         total, meaning = total / len(self.models), meanings[0]
         if self.average == "logits":
             total = {"single": anatomy.softmax, "multi": anatomy.sigmoid}.get(meaning.task, np.asarray)(total)
-        everything = np.empty((len(paths), meaning.outputs))
-        everything[good], everything[~good] = total, total.mean(axis=0)
-        return everything, meaning
+        good = np.array([path not in failed for path in paths])
+        total[~good] = total[good].mean(axis=0)
+        return total, meaning
 
     def _run(
         self,
