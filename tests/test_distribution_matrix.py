@@ -8,7 +8,7 @@ import sys
 import pytest
 from support import ROOT
 
-KINDS = ("plain", "merged", "packed", "any size", "low rank", "distilled", "masked", "maps", "feature maps")
+KINDS = ("plain", "merged", "packed", "any size", "low rank", "distilled", "masked", "maps", "feature maps", "outputs")
 ENGINES = ("data", "fsdp", "tensor")
 
 PROGRAM = """
@@ -74,6 +74,14 @@ def feature_maps(images, labels):
     yield "call", lambda: model(images)
     yield "predict", lambda: model.predict(images, batch_size=len(images), verbose=0)
 
+def named_outputs(images, labels):
+    features, model = keras.Input((32,)), model_of(include_top=False)
+    outputs = {name: keras.layers.Dense(2, name=name)(features) for name in "ab"}
+    head = keras.Model(features, outputs, name="head")
+    model = keras.Model(model.inputs, head(model.output))
+    yield "call", lambda: model(images)
+    yield "predict", lambda: model.predict(images, batch_size=len(images), verbose=0)
+
 KINDS = {
     "plain": lambda *data: trained(model_of(), *data),
     "merged": lambda *data: trained(model_of(merge_tokens=1), *data),
@@ -85,6 +93,7 @@ KINDS = {
     "masked": masked,
     "maps": maps,
     "feature maps": feature_maps,
+    "outputs": named_outputs,
 }
 
 def numbers(kind, count):

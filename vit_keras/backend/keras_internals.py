@@ -310,8 +310,8 @@ def take_any_batch() -> None:
         return plain(batch, sharding, *names, **options)
 
     def distribute_tensor(tensor, layout):
-        if isinstance(tensor, (tuple, list)):
-            return type(tensor)(distribute_tensor(each, layout) for each in tensor)
+        if isinstance(tensor, (dict, list, tuple)):
+            return keras.tree.map_structure(lambda each: distribute_tensor(each, layout), tensor)
         sharding = getattr(layout, "backend_layout", layout)
         whole = not concrete(tensor) and len(sharding.mesh.shape) > 1 and not divides(sharding, tensor.shape)
         return tensor if whole else one_output(tensor, layout)
