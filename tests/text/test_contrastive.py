@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from vit_keras import vit
+from vit_keras.anatomy import set_rates
 from vit_keras.text import ImageText, TextConfig, build_text, contrastive_loss
-from vit_keras.training import recipe
+from vit_keras.training import add_lora, recipe
 
 COLORS = {"red": (1, -1, -1), "green": (-1, 1, -1), "blue": (-1, -1, 1), "white": (1, 1, 1)}
 
@@ -136,3 +137,18 @@ def test_a_recipe_that_trains_a_head_says_how_towers_are_frozen():
     model.image.trainable = False
     recipe("probe", train="all").compile(model)
     assert not model.image.trainable and model.text.trainable
+
+
+@pytest.mark.parametrize("name", ["deit", "lora"])
+def test_a_recipe_for_the_blocks_says_how_a_tower_gets_them(name):
+    model = ImageText(*towers())
+    with pytest.raises(ValueError, match=r"=None.*model\.image"):
+        recipe(name).compile(model)
+    if name == "lora":
+        add_lora(model.image)
+        recipe("lora", lora=None).compile(model)
+        assert any("lora" in each.path for each in model.trainable_variables)
+    else:
+        for tower in (model.image, model.text):
+            set_rates(tower, dropout=0.0, stochastic_depth=0.1)
+        recipe("deit", dropout=None, stochastic_depth=None).compile(model)

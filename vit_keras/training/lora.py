@@ -19,7 +19,8 @@ from keras import ops
 
 from .._internal.validate import positive_integer
 from ..anatomy import attention_blocks, find_vit
-from ..backend.keras_internals import flat_layers, forget_compiled
+from ..backend import compiled
+from ..backend.keras_internals import flat_layers
 from .freeze import train_only
 
 __all__ = ["RestartLora", "add_lora", "merge_lora"]
@@ -79,7 +80,7 @@ def add_lora(
             variable.trainable = False
     for dense in chosen:
         dense.enable_lora(rank, **scale)
-    forget_compiled(model)
+    compiled.forget(model)
 
 
 def merge_lora(model: keras.Model) -> None:
@@ -113,7 +114,7 @@ def merge_lora(model: keras.Model) -> None:
         del dense.lora_kernel_a, dense.lora_kernel_b
         keras.layers.Dense.load_own_variables(dense, merged)
     train_only(model, "all")
-    forget_compiled(model)
+    compiled.forget(model)
 
 
 def _check_quantization(model: keras.Model, dense: Sequence[keras.layers.Dense]) -> None:
