@@ -274,12 +274,23 @@ def test_a_compiled_prediction_of_a_model_around_follows_the_activation(into, tm
     target.save_weights(tmp_path / "relu.weights.h5")
     mlp.activation = "gelu"
     images = np.random.RandomState(1).uniform(-1, 1, size=(2, 16, 16, 3)).astype("float32")
-    before = [each.predict(images, verbose=0) for each in models][0]
+    before, *_ = (each.predict(images, verbose=0) for each in models)
     target.load_weights(tmp_path / "relu.weights.h5")
     expected = keras.ops.convert_to_numpy(inner(images))
     assert np.abs(expected - before).max() > 100 * TOLERANCE
     for each in models:
         np.testing.assert_allclose(each.predict(images, verbose=0), expected, atol=TOLERANCE)
+
+
+def test_a_compiled_prediction_of_a_model_around_follows_a_quantization():
+    inner = vit.build_model(16, 8, 1, 8, 2, "t", 16, classes=2)
+    randomise(inner)
+    model = keras.Sequential([keras.Input((16, 16, 3)), inner])
+    images = np.random.RandomState(1).uniform(-1, 1, size=(2, 16, 16, 3)).astype("float32")
+    before = model.predict(images, verbose=0)
+    inner.quantize("int8")
+    found, expected = model.predict(images, verbose=0), keras.ops.convert_to_numpy(inner(images))
+    assert np.abs(found - expected).max() < 0.1 * np.abs(before - expected).max()
 
 
 def test_the_config_follows_weights_that_were_loaded_into_an_outer_model(tmp_path):

@@ -606,7 +606,7 @@ def test_a_head_for_all_tokens_is_refused(classes, google_npz):
         lambda: vit.resize(vit.from_checkpoint(path), 64, pooling=None, classes=3),
         lambda: vit.vit_ti16(32, 3, pretrained=False, pooling=None),
     ):
-        with pytest.raises(ValueError, match="which a head cannot take. Pass include_top=False"):
+        with pytest.raises(ValueError, match="which no head takes. Pass include_top=False"):
             make()
     assert vit.from_checkpoint(path, pooling=None, classes=3, include_top=False).output_shape == (None, 17, 64)
 

@@ -115,7 +115,8 @@ def test_the_temperature_is_float32_whatever_the_policy():
         keras.config.set_dtype_policy("float32")
     np.testing.assert_allclose(found, expected, atol=1e-4)
     half = vit.build_model(16, 8, 1, 16, 2, "image", 32, classes=8, dtype="mixed_float16")
-    assert isinstance(compiled(ImageText(half, model.text)).optimizer, keras.optimizers.LossScaleOptimizer)
+    for image in (half, keras.Sequential([keras.Input((16, 16, 3)), half])):
+        assert isinstance(compiled(ImageText(image, model.text)).optimizer, keras.optimizers.LossScaleOptimizer)
 
 
 def test_towers_of_different_widths_are_refused():

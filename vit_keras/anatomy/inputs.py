@@ -174,8 +174,8 @@ def check_batch(model: keras.Model, images: Any) -> None:
     given, name = tuple(getattr(images, "shape", ())), model.inputs[0].name
     if len(given) == 3:
         raise ValueError(
-            f"The model {model.name!r} takes a batch of images. Received: a single one, of shape {given}. It is a batch "
-            "of one: images[None]. A tf.data.Dataset of single images: dataset.batch(32)."
+            f"The model {model.name!r} takes a batch of images. Received: a single one, of shape {given}. It is a "
+            "batch of one: images[None]. A tf.data.Dataset of single images: dataset.batch(32)."
         )
     if isinstance(images, dict) and name not in images:
         raise TypeError(

@@ -373,7 +373,8 @@ def name_classes(model: keras.Model, names: Sequence[str], task: str = "single")
     """Attach names and a task to a model's outputs if their number fits.
 
     They are saved with the model: by the `VisionTransformer` that the output comes from or, for a model of Keras' own
-    with a new head, by the first block of the ViT in it.
+    with a new head, by the first block of the ViT in it, under the model's name. Two heads on one ViT need models of
+    different names.
 
     Args:
         model: A ViT, or a model whose output comes from a ViT inside.

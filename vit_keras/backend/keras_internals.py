@@ -44,7 +44,7 @@ def own_state(layer: keras.layers.Layer) -> list[Any]:
 
 
 def policy_of(model: keras.Model) -> keras.DTypePolicy:
-    """Return the dtype policy of a model's weights: a model of Keras' own has the global one, whatever its layers have."""
+    """Return the dtype policy of a model's weights: a model of Keras' own has the global one, whatever they have."""
     weighted = (layer.dtype_policy for layer in flat_layers(model) if layer._trainable_variables)
     return next(weighted, model.dtype_policy)
 

@@ -211,7 +211,7 @@ def _images_of_table(table: str, options: argparse.Namespace) -> list[str]:
     Raises:
         FileNotFoundError: Images are missing. Without them, the rows of the output would not be those of the table.
     """
-    column = options.image_column or [*read_columns(table)][0]
+    column = options.image_column or next(iter(read_columns(table)))
     (names,) = whole_columns(read_columns(table, [column]), column)
     paths, missing = find_pictures([*map(str, names)], folder_of(table, options.images_dir))
     if missing:
