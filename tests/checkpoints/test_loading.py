@@ -613,7 +613,9 @@ def test_a_head_for_all_tokens_is_refused(classes, google_npz):
 
 def test_a_model_of_all_tokens_is_resized_without_a_head(google_npz):
     tokens = vit.from_checkpoint(google_npz(classes=0), pooling=None)
-    assert vit.resize(tokens, 32, classes=3).output_shape == (None, 5, 64)
+    assert vit.resize(tokens, 32).output_shape == (None, 5, 64)
+    with pytest.raises(ValueError, match="which no head takes"):
+        vit.resize(tokens, 32, classes=3)
 
 
 @pytest.mark.parametrize("include_head", [None, True])

@@ -360,7 +360,7 @@ def test_epochs_are_counted_without_the_callback(folder):
 
 
 def test_a_part_of_an_epoch_that_is_served_again_is_named(folder):
-    data = image_folder(folder, SIZE, batch_size=8)
+    data = image_folder(folder, SIZE, batch_size=8, shuffle=True)
 
     def serve():
         data.on_epoch_begin()

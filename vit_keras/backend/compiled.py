@@ -85,20 +85,19 @@ def forget(layer: keras.layers.Layer) -> None:
     """Drop the compiled steps of `fit`, `evaluate` and `predict` of all models that share a layer with this one.
 
     They compute with the variables and activations of before. A layer does not know the models around it: all Keras
-    models that live are asked, which takes a tenth of a second.
+    models that live are asked, which takes a tenth of a second or two.
     """
     inside, kinds = {id(each) for each in flat_layers(layer)}, [keras.Model]
     for kind in kinds:  # which grows
         kinds += type.__subclasses__(kind)
     known = {*kinds}
     for model in [each for each in gc.get_objects() if type(each) in known]:
-        names = [name for name in _STEPS if vars(model).get(name) is not None]
-        if names and not inside.isdisjoint(map(id, flat_layers(model))):
-            for name in names:
-                setattr(model, name, None)
-
-
-_STEPS = ("train_function", "test_function", "predict_function", "ov_compiled_model")
+        steps = ("train_function", "test_function", "predict_function", "ov_compiled_model")
+        compiled = any(vars(model).get(step) is not None for step in steps)
+        if compiled and not inside.isdisjoint(map(id, flat_layers(model))):
+            model.train_function = model.test_function = model.predict_function = None
+            if openvino.is_active():
+                model.ov_compiled_model = None
 
 
 def _state(model: keras.Model) -> tuple[Any, ...]:
