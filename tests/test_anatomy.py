@@ -362,6 +362,16 @@ def test_which_tokens_are_read_by_layers_around_the_vit(around, seen):
     assert [(part.start, part.stop) for part in found] == seen
 
 
+def test_which_tokens_a_siamese_model_reads():
+    """It calls its ViT twice."""
+    model, pool = tiny(pooling=None, include_top=False), keras.layers.GlobalAveragePooling1D()
+    images = [keras.Input((32, 32, 3)) for _ in range(2)]
+    apart = keras.layers.Subtract()([pool(model(image)[:, 1:]) for image in images])
+    siamese = keras.Model(images, keras.layers.Dense(1)(apart))
+    assert [(part.start, part.stop) for part in anatomy.readout(siamese)] == [(1, None)]
+    assert anatomy.pooling(siamese).output_shape == model.output_shape[::2]
+
+
 def test_what_is_asked_of_a_model_of_several_frames():
     frames = keras.layers.TimeDistributed(tiny(include_top=False))
     model = keras.Sequential([keras.Input((2, 32, 32, 3)), keras.layers.Rescaling(1 / 127.5, -1), frames])

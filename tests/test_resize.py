@@ -493,3 +493,10 @@ def test_a_copy_whose_layers_do_not_say_all_is_refused(copy, options):
     _, plain = copied(copy, **options)
     with pytest.raises(ValueError, match="has no ViTConfig"):
         vit.resize(plain, 64)
+
+
+def test_classes_for_a_model_of_tokens_need_a_pooling():
+    model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2, pooling=None, include_top=False)
+    with pytest.raises(ValueError, match="which no head takes.*or a pooling"):
+        vit.resize(model, 64, classes=3)
+    assert vit.resize(model, 64, classes=3, pooling="gap").output_shape == (None, 3)

@@ -263,6 +263,36 @@ def test_a_compiled_prediction_follows_a_file_that_changes_the_activation():
     assert model.config.mlp_activation == "gelu"
 
 
+@pytest.mark.parametrize("into", ["the ViT", "the model around it"])
+def test_a_compiled_prediction_of_a_model_around_follows_the_activation(into, tmp_path):
+    inner = vit.build_model(16, 8, 1, 8, 2, "t", 16, classes=2, mlp_activation="gelu")
+    randomise(inner)
+    models = [keras.Sequential([keras.Input((16, 16, 3)), inner]), inner, keras.Model(inner.input, inner.output)]
+    target = models[into == "the ViT"]
+    mlp = vit_keras.anatomy.blocks(inner)[0].mlpblock
+    mlp.activation = "relu"
+    target.save_weights(tmp_path / "relu.weights.h5")
+    mlp.activation = "gelu"
+    images = np.random.RandomState(1).uniform(-1, 1, size=(2, 16, 16, 3)).astype("float32")
+    before, *_ = (each.predict(images, verbose=0) for each in models)
+    target.load_weights(tmp_path / "relu.weights.h5")
+    expected = keras.ops.convert_to_numpy(inner(images))
+    assert np.abs(expected - before).max() > 100 * TOLERANCE
+    for each in models:
+        np.testing.assert_allclose(each.predict(images, verbose=0), expected, atol=TOLERANCE)
+
+
+def test_a_compiled_prediction_of_a_model_around_follows_a_quantization():
+    inner = vit.build_model(16, 8, 1, 8, 2, "t", 16, classes=2)
+    randomise(inner)
+    model = keras.Sequential([keras.Input((16, 16, 3)), inner])
+    images = np.random.RandomState(1).uniform(-1, 1, size=(2, 16, 16, 3)).astype("float32")
+    before = model.predict(images, verbose=0)
+    inner.quantize("int8")
+    found, expected = model.predict(images, verbose=0), keras.ops.convert_to_numpy(inner(images))
+    assert np.abs(found - expected).max() < 0.1 * np.abs(before - expected).max()
+
+
 def test_the_config_follows_weights_that_were_loaded_into_an_outer_model(tmp_path):
     def outer(activation):
         inner = vit.build_model(16, 8, 2, 8, 2, "t", 16, classes=2, mlp_activation=activation)
@@ -374,3 +404,18 @@ def test_a_model_around_a_vit_that_was_saved_alone_has_no_names(tmp_path):
     headless.save(tmp_path / "alone.keras")
     model = around(vit_keras.open_model(tmp_path / "alone.keras"))
     assert (vit_keras.anatomy.class_names(model), vit_keras.anatomy.task(model)) == (None, "single")
+
+
+@pytest.mark.parametrize("opening", [vit_keras.load_model, keras.saving.load_model])
+def test_two_heads_on_one_vit_keep_their_own_names(tmp_path, opening):
+    inner = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2, include_top=False)
+    named = {"animals": ["cat", "dog", "owl"], "colors": ["red", "green", "blue"]}
+    for name, names in named.items():
+        model = keras.Sequential([keras.Input((32, 32, 3)), inner, keras.layers.Dense(3)], name=name)
+        assert vit_keras.anatomy.name_classes(model, names)
+        named[name] = model, names
+    for name, (model, _) in named.items():
+        model.save(tmp_path / f"{name}.keras")
+    for name, (_, names) in named.items():
+        again = opening(tmp_path / f"{name}.keras")
+        assert vit_keras.anatomy.class_names(again) == tuple(names)

@@ -134,7 +134,7 @@ def check_combination(config: Any) -> None:
         ValueError: Two fields contradict each other.
     """
     if config.pooling is None and (config.include_top or config.representation_size):
-        raise ValueError("pooling=None returns all tokens, which a head cannot take. Pass include_top=False too.")
+        raise ValueError("pooling=None returns all tokens, which no head takes. Pass include_top=False, or a pooling.")
     if config.pooling in ("token", "token+gap", "token+dist") and not config.has_class_token:
         raise ValueError(f"pooling={config.pooling!r} needs a class token. Received: class_token={config.class_token}")
     if config.pooling == "token+dist" and (not config.distillation_token or config.representation_size):

@@ -14,8 +14,9 @@ from . import anatomy
 from ._internal import finite
 from ._internal.validate import one_of, received
 from ._internal.warn import warn_caller
+from .anatomy.inputs import check_batch
 from .backend import openvino
-from .backend.keras_internals import concrete, flat_layers, forget_compiled
+from .backend.keras_internals import concrete, flat_layers
 from .backend.keras_speed import FastModel
 from .checkpoints import saved_models
 from .config import ViTConfig
@@ -167,13 +168,6 @@ class VisionTransformer(FastModel):
                 f"The model {self.name!r} takes batches of images of one size. Received: a RaggedTensor. Resize each "
                 "image before it is batched (vit_keras.preprocessing_layer), or use vit_keras.pack."
             )
-        name = self.inputs[0].name
-        if isinstance(images, dict) and name not in images:
-            raise TypeError(
-                f"The model {self.name!r} takes a batch of images. Received: a dictionary of {', '.join(images)}. Pass "
-                f"the images alone, or as {name!r}. A tf.data.Dataset of dictionaries: "
-                'dataset.map(lambda each: (each["image"], each["label"])).'
-            )
         one = images
         while isinstance(one, (list, tuple)) and one:
             one = one[0]
@@ -201,12 +195,8 @@ class VisionTransformer(FastModel):
             ValueError: The channels are not last, or their number or the size of the images differs from the model's.
         """
         self._check_type(images)
+        check_batch(self, images)
         shape, wanted = tuple(getattr(images, "shape", ())), tuple(self.input_shape)
-        if len(shape) == 3 and len(wanted) == 4:
-            raise ValueError(
-                f"The model {self.name!r} takes a batch of images {_shown(wanted)}. Received: {_shown(shape)}. "
-                "A single image is a batch of one: images[None]. A tf.data.Dataset of single images: dataset.batch(32)."
-            )
         if len(shape) != 4 or len(wanted) != 4:
             return
         if shape[3] is not None and shape[3] != wanted[3]:
@@ -258,18 +248,11 @@ class VisionTransformer(FastModel):
         Position embeddings of another image size are resampled to this model's. The MLP's activation becomes the one
         that the weights were made with.
         """
-        mlps = self._mlps()
-        before = [mlp.activation for mlp in mlps]
         filepath = os.path.expanduser(filepath)
-        try:
-            with saved_models.readable_weights(filepath) as (path, activation_unknown):
-                super().load_weights(path, skip_mismatch=skip_mismatch, **kwargs)
-            if activation_unknown:
-                for mlp in mlps:
-                    mlp.activation = "gelu"  # the one that vit-keras 0.x had
-        finally:  # a file that does not fit the head has already changed the blocks
-            if [mlp.activation for mlp in mlps] != before:
-                forget_compiled(self)  # those functions have the other activation
+        with saved_models.readable_weights(filepath) as (path, activation_unknown):
+            super().load_weights(path, skip_mismatch=skip_mismatch, **kwargs)
+        for mlp in self._mlps() if activation_unknown else ():
+            mlp.load_own_variables({})  # the activation that vit-keras 0.x had
         finite.check_model(filepath, self)
 
     def _mlps(self) -> list[MlpBlock]:
@@ -297,8 +280,7 @@ class VisionTransformer(FastModel):
         model.labels, model.task = labels, task
         model.origin = None if origin is None else str(origin)
         if around is not None:  # a file of 1.0.0 before the first block kept it
-            block = anatomy.blocks(model)[0]
-            block.around, block.opened = around, True
+            anatomy.blocks(model)[0].open_around(around)
         return model
 
 

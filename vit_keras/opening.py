@@ -315,8 +315,7 @@ def _of_same_size(source: Weights | ModelWeights, fields: dict[str, Any]) -> dic
 def _with_implied(source: Weights | ModelWeights, options: dict[str, Any]) -> dict[str, Any]:
     """Add what the caller's options imply: a head for `classes`, and with another pooling the file's class token."""
     pooling, token = options.get("pooling", source.architecture.get("pooling", "")), "cls" in source.shapes
-    stays_of_tokens = pooling is None and "pooling" not in options
-    head = {} if options.get("classes") is None or stays_of_tokens else {"include_top": True}
+    head = {} if options.get("classes") is None else {"include_top": True}
     implied = "pooling" not in options or token == (pooling not in ("gap", "mean", "map"))
     return {**head, **({} if implied else {"class_token": token}), **options}
 

@@ -606,14 +606,16 @@ def test_a_head_for_all_tokens_is_refused(classes, google_npz):
         lambda: vit.resize(vit.from_checkpoint(path), 64, pooling=None, classes=3),
         lambda: vit.vit_ti16(32, 3, pretrained=False, pooling=None),
     ):
-        with pytest.raises(ValueError, match="which a head cannot take. Pass include_top=False"):
+        with pytest.raises(ValueError, match="which no head takes. Pass include_top=False"):
             make()
     assert vit.from_checkpoint(path, pooling=None, classes=3, include_top=False).output_shape == (None, 17, 64)
 
 
 def test_a_model_of_all_tokens_is_resized_without_a_head(google_npz):
     tokens = vit.from_checkpoint(google_npz(classes=0), pooling=None)
-    assert vit.resize(tokens, 32, classes=3).output_shape == (None, 5, 64)
+    assert vit.resize(tokens, 32).output_shape == (None, 5, 64)
+    with pytest.raises(ValueError, match="which no head takes"):
+        vit.resize(tokens, 32, classes=3)
 
 
 @pytest.mark.parametrize("include_head", [None, True])

@@ -952,6 +952,23 @@ def test_finetune_evaluate_embed(capsys, photos, weights, tmp_path):
     np.testing.assert_allclose(alone[0], features[6], atol=1e-5)  # float32, in a batch of another size
 
 
+def test_embed_a_table(capsys, photos, saved, tmp_path):
+    pytest.importorskip("pandas")
+    table, (_, model) = tmp_path / "test.csv", saved()
+    table.write_text("id,x\ndog/0,1\ncat/3.png,2\n")
+    arguments = ["embed", str(table), "--images-dir", photos, "--model", model, "-o", str(tmp_path / "rows.npz")]
+    assert main(arguments) == 0
+    with np.load(tmp_path / "rows.npz") as file:
+        rows, paths = file["features"], file["paths"]
+    assert [*paths] == [f"{photos}/dog/0.png", f"{photos}/cat/3.png"]
+    assert main(["embed", *paths, "--model", model, "-o", str(tmp_path / "files.npy")]) == 0
+    np.testing.assert_array_equal(rows, np.load(tmp_path / "files.npy"))
+    table.write_text("x,id\n1,dog/0\n2,dog/none\n")
+    arguments += ["--image-column", "id"]
+    assert_refused(capsys, arguments, "1 of the 2 images .* are missing: .*dog/none.*--images-dir")
+    assert_refused(capsys, ["embed", photos, *arguments[2:]], "are for a table")
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [

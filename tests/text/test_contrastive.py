@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from vit_keras import vit
+from vit_keras.anatomy import set_rates
 from vit_keras.text import ImageText, TextConfig, build_text, contrastive_loss
-from vit_keras.training import recipe
+from vit_keras.training import add_lora, recipe
 
 COLORS = {"red": (1, -1, -1), "green": (-1, 1, -1), "blue": (-1, -1, 1), "white": (1, 1, 1)}
 
@@ -114,7 +115,8 @@ def test_the_temperature_is_float32_whatever_the_policy():
         keras.config.set_dtype_policy("float32")
     np.testing.assert_allclose(found, expected, atol=1e-4)
     half = vit.build_model(16, 8, 1, 16, 2, "image", 32, classes=8, dtype="mixed_float16")
-    assert isinstance(compiled(ImageText(half, model.text)).optimizer, keras.optimizers.LossScaleOptimizer)
+    for image in (half, keras.Sequential([keras.Input((16, 16, 3)), half])):
+        assert isinstance(compiled(ImageText(image, model.text)).optimizer, keras.optimizers.LossScaleOptimizer)
 
 
 def test_towers_of_different_widths_are_refused():
@@ -136,3 +138,18 @@ def test_a_recipe_that_trains_a_head_says_how_towers_are_frozen():
     model.image.trainable = False
     recipe("probe", train="all").compile(model)
     assert not model.image.trainable and model.text.trainable
+
+
+@pytest.mark.parametrize("name", ["deit", "lora"])
+def test_a_recipe_for_the_blocks_says_how_a_tower_gets_them(name):
+    model = ImageText(*towers())
+    with pytest.raises(ValueError, match=r"=None.*model\.image"):
+        recipe(name).compile(model)
+    if name == "lora":
+        add_lora(model.image)
+        recipe("lora", lora=None).compile(model)
+        assert any("lora" in each.path for each in model.trainable_variables)
+    else:
+        for tower in (model.image, model.text):
+            set_rates(tower, dropout=0.0, stochastic_depth=0.1)
+        recipe("deit", dropout=None, stochastic_depth=None).compile(model)

@@ -359,6 +359,21 @@ def test_epochs_are_counted_without_the_callback(folder):
     assert data.epoch == 1 and same([first], [data[0]])  # that one was not served to its end
 
 
+def test_a_part_of_an_epoch_that_is_served_again_is_named(folder):
+    data = image_folder(folder, SIZE, batch_size=8, shuffle=True)
+
+    def serve():
+        data.on_epoch_begin()
+        assert len(data[2][0]) and len(data[0][0])
+        data.on_epoch_end()
+
+    serve()
+    with pytest.warns(UserWarning, match="first 2 of 3 batches again.*data.callbacks"):
+        serve()
+    data.epoch = 1  # as the callback does
+    serve()
+
+
 def test_a_picture_that_vanishes_stops_the_run(folder):
     data = image_folder(folder, SIZE, cache=False, shuffle=False)
     kept = image_folder(folder, SIZE, cache=True, shuffle=False)

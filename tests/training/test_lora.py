@@ -1,5 +1,7 @@
 """Low-rank adapters: what is trained, that merging changes nothing, and that the result is a plain model."""
 
+import inspect
+
 import keras
 import numpy as np
 import pytest
@@ -79,7 +81,8 @@ def test_merging_into_a_quantized_kernel_quantizes_it_again(mode):
     model.get_layer("head").kernel.assign(rng.normal(size=(16, 3)))
     model.quantize(mode)
     without = outputs(model)
-    add_lora(model, rank=2, projections=("query", "out", "Dense_0"))
+    with pytest.warns(UserWarning, match="quantized head .* only the bias"):
+        add_lora(model, rank=2, projections=("query", "out", "Dense_0"))
     for weight in adapters(model):
         weight.assign(rng.normal(scale=0.3, size=tuple(weight.shape)))
     before = outputs(model)
@@ -175,3 +178,11 @@ def test_mistakes_are_named():
     with pytest.raises(ValueError, match="found 0"):
         add_lora(keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]))
     assert isinstance(model.layers[5], layers.TransformerBlock)
+
+
+@pytest.mark.skipif("filters" not in inspect.signature(keras.Model.quantize).parameters, reason="needs a newer Keras")
+def test_a_head_that_is_not_quantized_is_trained_as_a_whole():
+    model = tiny()
+    model.quantize("int8", filters=lambda layer: layer.name != "head")
+    add_lora(model)
+    assert {"head/kernel", "head/bias"} <= {variable.path for variable in model.trainable_variables}

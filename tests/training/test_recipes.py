@@ -521,6 +521,16 @@ def test_every_recipe_trains(name):
     assert history["val_accuracy"][-1] > 0.5
 
 
+def test_half_precision_scales_the_loss_of_a_model_around():
+    inner = tiny(dtype="mixed_float16")
+    model = keras.Sequential([keras.Input((16, 16, 3)), keras.layers.RandomFlip(), inner])
+    for each in (model, training.Distillation(model, tiny())):
+        recipe("finetune").compile(each)
+        assert isinstance(each.optimizer, keras.optimizers.LossScaleOptimizer)
+    recipe("finetune").compile(model, auto_scale_loss=False)
+    assert not isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+
+
 @pytest.mark.slow
 def test_half_precision_scales_its_loss_and_ends_its_schedule():
     model = tiny(dtype="mixed_float16")

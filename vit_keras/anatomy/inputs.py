@@ -152,6 +152,39 @@ def image_shape(model: keras.Model) -> tuple[int | None, int | None, int | None,
     return tuple(find_vit(model).input_shape if image is None else image.shape)
 
 
+def check_batch(model: keras.Model, images: Any) -> None:
+    """Raise an error where a model of images gets a single image, or a dictionary without its input.
+
+    Args:
+        model: A Keras model. One with several inputs, or without a graph, is not checked.
+        images: A batch of its inputs, or the first batch of a dataset.
+
+    Raises:
+        TypeError: It is a dictionary without the name of the model's input.
+        ValueError: It is a single image.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+        >>> check_batch(tiny, np.zeros((1, 32, 32, 3)))
+    """
+    shape = getattr(model, "input_shape", None)
+    if not (isinstance(shape, tuple) and len(shape) == 4):
+        return
+    given, name = tuple(getattr(images, "shape", ())), model.inputs[0].name
+    if len(given) == 3:
+        raise ValueError(
+            f"The model {model.name!r} takes a batch of images. Received: a single one, of shape {given}. It is a "
+            "batch of one: images[None]. A tf.data.Dataset of single images: dataset.batch(32)."
+        )
+    if isinstance(images, dict) and name not in images:
+        raise TypeError(
+            f"The model {model.name!r} takes a batch of images. Received: a dictionary of {', '.join(images)}. Pass "
+            f"the images alone, or as {name!r}. A tf.data.Dataset of dictionaries: "
+            'dataset.map(lambda each: (each["image"], each["label"])).'
+        )
+
+
 def native_size(model: keras.Model, image_size: Any = None) -> tuple[int, int] | None:
     """Return the image size of a model: its fixed input size, or else the given or the checkpoint's.
 

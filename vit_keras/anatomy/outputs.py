@@ -349,12 +349,11 @@ def _owned(model: keras.Model, attribute: str) -> Any:
 def _give_stored(owners: list[keras.Model]) -> None:
     """Give a model that was opened the names and the task that the ViT in it stores for it."""
     block = _keeper(owners)
-    if block is None or not block.opened or not {"model", "labels", "task"} <= {*block.around}:
-        return
-    names, task = block.around["labels"], block.around["task"]
-    for owner in owners:
-        if owner.name == block.around["model"] and _fit(owner, names, task):
-            owner.labels, owner.task, block.opened = tuple(names), task, False
+    for owner in owners if block is not None else ():
+        stored = block.around[owner.name] if owner.name in block.opened else None
+        if stored is not None and _fit(owner, stored["labels"], stored["task"]):
+            owner.labels, owner.task = tuple(stored["labels"]), stored["task"]
+            block.opened.clear()  # the others were not in this file
 
 
 def _keeper(owners: list[keras.Model]) -> Any:
@@ -374,7 +373,8 @@ def name_classes(model: keras.Model, names: Sequence[str], task: str = "single")
     """Attach names and a task to a model's outputs if their number fits.
 
     They are saved with the model: by the `VisionTransformer` that the output comes from or, for a model of Keras' own
-    with a new head, by the first block of the ViT in it.
+    with a new head, by the first block of the ViT in it, under the model's name. Two heads on one ViT need models of
+    different names.
 
     Args:
         model: A ViT, or a model whose output comes from a ViT inside.
@@ -401,7 +401,8 @@ def name_classes(model: keras.Model, names: Sequence[str], task: str = "single")
             owner.labels, owner.task = tuple(names), task
         block = _keeper(owners)
         if block is not None:
-            block.around, block.opened = {"model": model.name, "labels": list(names), "task": task}, False
+            block.around[model.name] = {"labels": list(names), "task": task}
+            block.opened.discard(model.name)
     return fit
 
 

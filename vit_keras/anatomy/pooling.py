@@ -47,8 +47,8 @@ def pooling(model: keras.Model) -> keras.Model | None:
     """Return the layers that make one vector of the tokens that a ViT returns, as a functional model.
 
     Returns:
-        A model from tokens `(batch, tokens, width)` to the first `(batch, n)` behind them. `None` if there is none, or
-        the model has no graph.
+        A model from tokens `(batch, tokens, width)` to the first `(batch, n)` behind them; of a ViT that is called
+        twice, as in a siamese model, behind one call. `None` if there is none, or the model has no graph.
 
     Example:
         >>> from vit_keras import vit
@@ -60,7 +60,7 @@ def pooling(model: keras.Model) -> keras.Model | None:
     model = learner(model)
     vit = find_vit(model)
     last = vit if model is not vit else final_norm(vit) or blocks(vit)[-1]
-    with contextlib.suppress(ValueError):  # there is no graph, or it calls the ViT more than once
+    with contextlib.suppress(ValueError):  # there is no graph
         return kept(model, ("pooling", id(outputs_of(model)[0])), lambda: _behind(last, model))
     return None
 
@@ -77,7 +77,7 @@ def _behind(last: keras.layers.Layer, model: keras.Model, whole: bool = False) -
     inner = None if step[0] is last or not isinstance(step[0], keras.Model) else step[0]
     if len(tensor.shape) != 3:
         return None if inner is None else _behind(last, inner, whole)
-    vectors = [x for x in passed[::-1] if len(x.shape) == 2 and not _comes_from(output, last, without=x)]
+    vectors = [x for x in passed[::-1] if len(x.shape) == 2 and not _comes_from(output, tensor, without=x)]
     end = output if whole else next(iter(vectors), None)
     before = None if inner is None else _behind(last, inner, whole=True)
     if end is None or end is tensor:
@@ -90,15 +90,15 @@ def _holds(operation: Any, last: keras.layers.Layer) -> bool:
     return isinstance(operation, keras.layers.Layer) and any(layer is last for layer in flat_layers(operation))
 
 
-def _comes_from(tensor: Any, last: keras.layers.Layer, without: Any = None) -> bool:
-    """Return whether a layer is on the way to a tensor, on a way that does not lead through another tensor."""
+def _comes_from(tensor: Any, source: Any, without: Any = None) -> bool:
+    """Return whether a layer or a tensor is on the way to a tensor, on a way that does not lead through another one."""
     waiting, seen = [tensor], {id(without)}
     while waiting:
         each = waiting.pop()
         if id(each) not in seen:
             seen.add(id(each))
             operation, inputs = origin(each)
-            if _holds(operation, last):
+            if each is source or _holds(operation, source):
                 return True
             waiting += inputs
     return False

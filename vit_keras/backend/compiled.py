@@ -7,6 +7,7 @@ writes `model(images)` should not have to know. PyTorch needs nothing (`direct`)
 from __future__ import annotations
 
 import functools
+import gc
 import threading
 import weakref
 from collections import OrderedDict
@@ -78,6 +79,25 @@ def run(
     compiler = _COMPILERS[backend]
     cache = _caches.setdefault(model, _Cache())
     return cache.get(_state(model), (key, *specs), lambda: compiler(weakref.ref(model), function, specs))(*tensors)
+
+
+def forget(layer: keras.layers.Layer) -> None:
+    """Drop the compiled steps of `fit`, `evaluate` and `predict` of all models that share a layer with this one.
+
+    They compute with the variables and activations of before. A layer does not know the models around it: all Keras
+    models that live are asked, which takes a tenth of a second or two.
+    """
+    inside, kinds = {id(each) for each in flat_layers(layer)}, [keras.Model]
+    for kind in kinds:  # which grows
+        kinds += type.__subclasses__(kind)
+    known = {*kinds}
+    for model in [each for each in gc.get_objects() if type(each) in known]:
+        steps = ("train_function", "test_function", "predict_function", "ov_compiled_model")
+        compiled = any(vars(model).get(step) is not None for step in steps)
+        if compiled and not inside.isdisjoint(map(id, flat_layers(model))):
+            model.train_function = model.test_function = model.predict_function = None
+            if openvino.is_active():
+                model.ov_compiled_model = None
 
 
 def _state(model: keras.Model) -> tuple[Any, ...]:

@@ -42,6 +42,12 @@ def own_state(layer: keras.layers.Layer) -> list[Any]:
     return [*layer._trainable_variables, *layer._non_trainable_variables, *layer._seed_generators]
 
 
+def policy_of(model: keras.Model) -> keras.DTypePolicy:
+    """Return the dtype policy of a model's weights: a model of Keras' own has the global one, whatever they have."""
+    weighted = (layer.dtype_policy for layer in flat_layers(model) if layer._trainable_variables)
+    return next(weighted, model.dtype_policy)
+
+
 def origin(tensor: Any) -> tuple[Any, list[Any]]:
     """Return the operation that a symbolic tensor comes from, and the tensors that went into it.
 
@@ -71,13 +77,6 @@ def kernel_of(dense: keras.layers.Dense) -> Any:
     """
     own = None if dense.lora_enabled else vars(dense).get("_kernel")
     return dense.kernel if own is None else own
-
-
-def forget_compiled(model: keras.Model) -> None:
-    """Drop the compiled steps of a model and of the models inside it, which compute with the variables of before."""
-    for layer in flat_layers(model):
-        if isinstance(layer, keras.Model):
-            layer.train_function = layer.test_function = layer.predict_function = layer.ov_compiled_model = None
 
 
 def rate_or_schedule(optimizer: keras.optimizers.Optimizer) -> Any:

@@ -18,7 +18,7 @@ from .._internal.validate import positive_integer
 from . import compiled, distribution, openvino
 from .direct import asked_once, stock_call, through_keras
 from .guarded import Guarded
-from .keras_internals import clear_losses, compile_metrics, concrete, flat_layers, has_graph, own_state, run_graph
+from .keras_internals import clear_losses, compile_metrics, concrete, flat_layers, has_graph, policy_of, run_graph
 
 
 class FastModel(Guarded, keras.Model):
@@ -27,7 +27,7 @@ class FastModel(Guarded, keras.Model):
     def __init__(self, *args: Any, **kwargs: Any):
         """Take the dtype policy of the layers: Keras takes the global one, and scales losses and quantizes by it."""
         super().__init__(*args, **kwargs)
-        policy = next((layer.dtype_policy for layer in flat_layers(self) if own_state(layer)), self.dtype_policy)
+        policy = policy_of(self)
         if policy.quantization_mode is None:
             for each in (self, *(layer for layer in self.layers if isinstance(layer, keras.layers.InputLayer))):
                 each.dtype_policy = policy
@@ -58,6 +58,11 @@ class FastModel(Guarded, keras.Model):
     def _clear_losses(self):
         """Take a twentieth of the time that Keras takes for it at each call."""
         clear_losses(self, super()._clear_losses)
+
+    def quantize(self, *args: Any, **options: Any) -> Any:
+        """Quantize as `keras.Model.quantize` does, which forgets its own compiled steps, and not those around it."""
+        super().quantize(*args, **options)
+        compiled.forget(self)
 
     def make_train_function(self, force: bool = False) -> Any:
         """Build the optimizer before the step: variables that are made while it is traced cost a second trace."""

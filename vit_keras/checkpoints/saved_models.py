@@ -102,7 +102,7 @@ def _give_names(model: keras.Model) -> None:
     """Let a model take the names that its ViT stores for it, and no model that is made of it later."""
     anatomy.task(model)
     for block in anatomy.blocks(model):
-        block.opened = False
+        block.opened.clear()
 
 
 def _from_orbax(path, custom_objects, compile, safe_mode):

@@ -16,7 +16,8 @@ from ..opening import from_checkpoint, open_model
 from ..training import averaging, embeddings, evaluation, finetuning, recipes
 from ..training.data import augment
 from ..training.data.labeled import folder_of
-from ..training.data.table import is_table
+from ..training.data.listing import first_few
+from ..training.data.table import find_pictures, is_table, read_columns, whole_columns
 from ..training.evaluation import pictures_of_mistakes, submission
 from ..training.evaluation.report import report
 from .console import as_json, print_table, printable
@@ -182,9 +183,15 @@ def embed(options: argparse.Namespace) -> None:
     output = expanded(options.output)
     if output.suffix not in (".parquet", ".npz", ".npy"):
         raise ValueError(f"The output file must end in .parquet, .npz or .npy. Received: {output}")
+    given = options.images[0] if len(options.images) == 1 else ""
+    if is_table(given):
+        images: Any = _images_of_table(given, options)
+    elif options.images_dir is not None or options.image_column is not None:
+        raise ValueError(f"--images-dir and --image-column are for a table. Received: {' '.join(options.images)}")
+    else:
+        one = given and expanded(given).is_dir()  # has names of subfolders
+        images = given if one else files_of(options.images)
     model = open_with_options(options)
-    one = len(options.images) == 1 and expanded(options.images[0]).is_dir()  # has names of subfolders
-    images = options.images[0] if one else files_of(options.images)
     output.parent.mkdir(parents=True, exist_ok=True)
     embeddings.embed(
         model,
@@ -196,3 +203,21 @@ def embed(options: argparse.Namespace) -> None:
         progress=sys.stderr.isatty(),
     )
     print(f"{output}, {megabytes(output.stat().st_size)}")
+
+
+def _images_of_table(table: str, options: argparse.Namespace) -> list[str]:
+    """Return the image of each row of a table.
+
+    Raises:
+        FileNotFoundError: Images are missing. Without them, the rows of the output would not be those of the table.
+    """
+    column = options.image_column or next(iter(read_columns(table)))
+    (names,) = whole_columns(read_columns(table, [column]), column)
+    paths, missing = find_pictures([*map(str, names)], folder_of(table, options.images_dir))
+    if missing:
+        lost = first_few([str(paths[row]) for row in sorted(missing)])
+        raise FileNotFoundError(
+            f"{len(missing):,} of the {len(paths):,} images of {table} are missing: {lost}. Name their folder by "
+            "--images-dir, or leave their rows out of the table."
+        )
+    return [*map(str, paths)]

@@ -17,7 +17,8 @@ from keras import ops
 from .. import __version__, anatomy, layers
 from .. import labels as known_labels
 from .._internal.validate import positive_integer
-from ..backend.keras_internals import flat_layers, forget_compiled
+from ..backend import compiled
+from ..backend.keras_internals import flat_layers
 from ..checkpoints.describe import cached_as
 from ..checkpoints.locate import find
 from ..preprocess import Preprocessing
@@ -372,7 +373,7 @@ def in_float32(model: keras.Model) -> Iterator[None]:
     changed = [layer for layer in flat_layers(model) if layer.compute_dtype in ("float16", "bfloat16", "float64")]
     policies = [layer.dtype_policy for layer in changed]
     if changed:
-        forget_compiled(model)
+        compiled.forget(model)
     try:
         for layer in changed:
             layer.dtype_policy = "float32"
@@ -381,7 +382,7 @@ def in_float32(model: keras.Model) -> Iterator[None]:
         for layer, policy in zip(changed, policies):
             layer.dtype_policy = policy
         if changed:
-            forget_compiled(model)
+            compiled.forget(model)
 
 
 @contextlib.contextmanager

@@ -145,26 +145,34 @@ class EncoderBlock(Composite):
 
     Attributes:
         preprocessing: How images are prepared. It is saved if it is not Google's.
-        around: The name of a Keras model around the block, and its `labels` and `task`; or `None`.
-        opened: Whether `around` was read from a file and no model has taken it yet.
+        around: `labels` and `task` of the Keras models around the block, by their names.
+        opened: The names of those that were read from a file, and that no model has taken yet.
     """
 
-    def __init__(self, preprocessing: Any = None, around: dict[str, Any] | None = None, **kwargs: Any):
+    def __init__(self, preprocessing: Any = None, around: Any = (), **kwargs: Any):
         super().__init__(**kwargs)
         self.preprocessing: Preprocessing | None = (
             None if preprocessing is None else Preprocessing.from_dict(preprocessing)
         )
-        self.around = None if around is None else dict(around)
-        self.opened = around is not None
+        self.around: dict[str, dict[str, Any]] = {}
+        self.opened: set[str] = set()
+        self.open_around(around)
+
+    def open_around(self, around: Any) -> None:
+        """Take the names and tasks that a file stores: a list of dictionaries, or one as in earlier versions."""
+        for each in [around] if isinstance(around, dict) else around or ():
+            if {"model", "labels", "task"} <= {*each}:
+                self.around[each["model"]] = {"labels": [*each["labels"]], "task": each["task"]}
+                self.opened.add(each["model"])
 
     def get_config(self) -> dict[str, Any]:
         config, own = super().get_config(), self.preprocessing
         if own is not None and own != GOOGLE.for_channels(own.channels):
             config["preprocessing"] = own.to_dict()
-        if self.around is not None:  # in which Keras has put lists of its own, that no .h5 file is opened with
-            config["around"] = {
-                name: [*value] if isinstance(value, list) else value for name, value in self.around.items()
-            }
+        if self.around:  # in which Keras has put lists of its own, that no .h5 file is opened with
+            config["around"] = [
+                {"model": name, "labels": [*each["labels"]], "task": each["task"]} for name, each in self.around.items()
+            ]
         return config
 
 

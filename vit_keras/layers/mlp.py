@@ -11,6 +11,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from ..backend import compiled
 from ..backend.backward import has_one_pass, in_one_pass, recomputed
 from ..backend.direct import Direct
 from ._base import Composite, Dense, Dropout, LayerNormalization, register, token_width
@@ -130,12 +131,9 @@ class MlpBlock(Composite):
         saved = bytes(np.asarray(store["activation"])).decode() if "activation" in store.keys() else "gelu"
         if saved not in ("", self.activation):
             activation_function(saved)
-            logger.info(
-                "These weights were made with the activation %r: %s uses it now. If they were loaded into a model "
-                "around this ViT, call compile again: what it compiled before has the old activation.",
-                *(saved, self.name),
-            )
+            logger.info("These weights were made with the activation %r: %s uses it now.", saved, self.name)
             self.activation: str = saved
+            compiled.forget(self)
 
     def get_config(self) -> dict[str, Any]:
         return {

@@ -148,10 +148,10 @@ def _saved(path: str | os.PathLike[str], tokenizer: Any, **options: Any) -> Imag
     if not isinstance(model, ImageText):
         raise ValueError(f"{os.fspath(path)} is not a saved ImageText, but {model.name!r}, which open_model opens.")
     config = getattr(model.text, "config", None)
-    length = {"context_length": config.context_length} if isinstance(config, TextConfig) else {}
+    length = [config.context_length] if isinstance(config, TextConfig) else []
     if tokenizer == "auto":
         tokenizer = expanded(path).parent
-    model.tokenizer = tokenizer if tokenizer is None or callable(tokenizer) else Tokenizer(tokenizer, **length)
+    model.tokenizer = tokenizer if tokenizer is None or callable(tokenizer) else Tokenizer(tokenizer, *length)
     return model
 
 

@@ -11,6 +11,7 @@ from .._internal.validate import as_array, see
 from .._internal.warn import warn_caller
 from ..anatomy import find_vit, input_range, last_activation, outputs_of, preprocessing_of
 from ..anatomy import task as task_of
+from ..anatomy.inputs import check_batch
 from ..preprocess.pixels import is_plausible_range
 
 __all__ = ["check", "check_range", "class_weights", "last_activation", "outputs_of"]
@@ -45,7 +46,7 @@ def check(model: keras.Model, data: Any, *, loss: Any = None) -> None:
         warn_caller(message)
         return
     inputs, labels = first_batch(data)
-    _check_batched(model, inputs)
+    check_batch(model, inputs)
     check_range(model, inputs)
     shape = getattr(model, "output_shape", None)
     if labels is None or isinstance(labels, (dict, list, tuple)) or not isinstance(shape, tuple):
@@ -97,18 +98,15 @@ def _head(data: Any, most: int = 32) -> Any:
     return None if data is None else data[:most]
 
 
-def _check_batched(model: keras.Model, inputs: Any) -> None:
-    """Raise an error where a model of images gets a single image, or a dictionary without its input."""
-    shape = getattr(model, "input_shape", None)
-    if not (isinstance(shape, tuple) and len(shape) == 4):
+def ensure_built(model: keras.Model, inputs: Any = None) -> None:
+    """Build a `Sequential` without an input layer, from the input shape of its first layer, or of the data."""
+    if model.built:
         return
-    if len(getattr(inputs, "shape", ())) == 3:
-        raise ValueError("The dataset yields single images. Batch it: dataset.batch(32).")
-    if isinstance(inputs, dict) and model.inputs[0].name not in inputs:
-        raise TypeError(
-            f"The dataset yields dictionaries of {', '.join(inputs)}. Make pairs of images and labels: "
-            'dataset.map(lambda each: (each["image"], each["label"])).'
-        )
+    shape = getattr(model.layers[0], "input_shape", None) if model.layers else None
+    shape = shape or getattr(inputs, "shape", None)
+    if shape is None or not isinstance(model, keras.Sequential):
+        raise ValueError(f"The model {model.name!r} is not built. Start it with keras.Input, or call it once.")
+    model.build((None, *shape[1:]))
 
 
 def check_range(model: keras.Model, inputs: Any) -> None:

@@ -18,6 +18,7 @@ from keras import ops
 from .._internal.validate import is_number, one_of
 from ..anatomy import front, has_vit, last_activation, preprocessing_of, task
 from ..backend.guarded import CheckedModel
+from ..backend.keras_internals import policy_of
 from . import replicas
 
 __all__ = ["Distillation"]
@@ -94,7 +95,7 @@ class Distillation(CheckedModel):
             raise ValueError(f"temperature must be above 0. Received: {temperature!r}")
         _check_fit(student, teacher)
         self.student = student
-        self.autocast, self.dtype_policy = False, student.dtype_policy  # by which losses are scaled
+        self.autocast, self.dtype_policy = False, policy_of(student)  # by which losses are scaled
         self.teacher = teacher
         if teacher is not None:
             teacher.trainable = False
@@ -120,13 +121,16 @@ class Distillation(CheckedModel):
 
     def _teach(self, images, labels):
         """Return the true labels and the teacher's logits."""
+        label = self._label(labels)
         if self.teacher is None:
-            return self._label(labels), labels["teacher"]
+            return label, labels["teacher"]
         outputs = ops.stop_gradient(self.teacher(images, training=False))
-        return labels, _logits(self.teacher, outputs)
+        return label, _logits(self.teacher, outputs)
 
     def _label(self, labels):
         if self.teacher is not None:
+            if labels is None:
+                raise ValueError("Distillation learns the labels, too: pass images and labels. Received: images alone")
             return labels
         if not isinstance(labels, dict) or not {"label", "teacher"} <= set(labels):
             found = list(labels) if isinstance(labels, dict) else type(labels).__name__

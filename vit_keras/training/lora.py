@@ -18,8 +18,10 @@ import numpy as np
 from keras import ops
 
 from .._internal.validate import positive_integer
-from ..anatomy import attention_blocks, find_vit
-from ..backend.keras_internals import flat_layers, forget_compiled
+from .._internal.warn import warn_caller
+from ..anatomy import attention_blocks, find_vit, head_layers
+from ..backend import compiled
+from ..backend.keras_internals import flat_layers
 from .freeze import train_only
 
 __all__ = ["RestartLora", "add_lora", "merge_lora"]
@@ -37,7 +39,8 @@ def add_lora(
 
     Compile the model afterwards. A saved model opens with its adapters, frozen weights and optimizer. Files of weights
     and other formats hold the merged kernels; `merge_lora` merges the adapters in the model. The kernels may be
-    quantized (`model.quantize("int8")` or `"int4"`); of a quantized head only the bias is trained.
+    quantized (`model.quantize("int8")` or `"int4"`). Of a quantized head only the bias is trained: leave it out by
+    `model.quantize("int8", filters=lambda layer: layer.name != "head")`, which needs a newer Keras than 3.10.
 
     Args:
         model: A Keras model with a Vision Transformer of this package in it. It is changed.
@@ -49,6 +52,9 @@ def add_lora(
     Raises:
         ValueError: A projection does not exist, the model has adapters already, its kernels are quantized in another
             way, or Keras is too old for `alpha`.
+
+    Warns:
+        UserWarning: The head is quantized, so that only its bias is trained.
 
     Example:
         >>> from vit_keras import vit
@@ -73,13 +79,19 @@ def add_lora(
         raise ValueError(f"The model {model.name!r} has no {', '.join(projections)} in its blocks.")
     _check_quantization(model, chosen)
     train_only(model, "head")
+    quantized = [layer.name for layer in head_layers(model) if getattr(layer, "quantization_mode", None)]
+    if quantized:
+        warn_caller(
+            f"Of the quantized {', '.join(quantized)} of {model.name!r} only the bias is trained. To train the kernel "
+            'too, leave it out: model.quantize("int8", filters=lambda layer: layer.name != "head").'
+        )
     for block in attention_blocks(find_vit(model)):
         block.trainable = True
         for variable in block.variables:
             variable.trainable = False
     for dense in chosen:
         dense.enable_lora(rank, **scale)
-    forget_compiled(model)
+    compiled.forget(model)
 
 
 def merge_lora(model: keras.Model) -> None:
@@ -113,7 +125,7 @@ def merge_lora(model: keras.Model) -> None:
         del dense.lora_kernel_a, dense.lora_kernel_b
         keras.layers.Dense.load_own_variables(dense, merged)
     train_only(model, "all")
-    forget_compiled(model)
+    compiled.forget(model)
 
 
 def _check_quantization(model: keras.Model, dense: Sequence[keras.layers.Dense]) -> None:

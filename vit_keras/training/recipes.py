@@ -22,10 +22,11 @@ import keras
 from .. import anatomy
 from .._internal.validate import as_array, did_you_mean, is_number, one_of, positive_integer, python_numbers
 from .._internal.warn import renamed_arguments
+from ..backend.keras_internals import policy_of
 from . import lora as low_rank
 from . import replicas
 from .callbacks import Horizon, Reseed, check_horizon_before_training
-from .checks import check, first_batch
+from .checks import check, ensure_built, first_batch
 from .data.augment import Augmentation
 from .data.names import name_learner
 from .distill import Distillation
@@ -281,7 +282,7 @@ class Recipe:
         labels = None
         if data is not None:
             batch_size, labels = self._look_at(model, data, loss, batch_size)
-        _build(model)
+        ensure_built(model)
         metrics = metrics if isinstance(metrics, dict) else keras.tree.flatten(metrics or [])
         own_loss = type(model).compute_loss is not keras.Model.compute_loss
         learns_labels = isinstance(model, Distillation) or not own_loss
@@ -293,6 +294,8 @@ class Recipe:
             metrics = [metric for metric in metrics if metric != "accuracy"]
         self._prepare(model, own_loss)
         optimizer = self.for_model(model).make_optimizer(batch_size, steps)
+        if options.get("auto_scale_loss", True) and policy_of(model).name == "mixed_float16":
+            optimizer = keras.optimizers.LossScaleOptimizer(optimizer, name="loss_scale_optimizer")  # as Keras does
         model.compile(optimizer=optimizer, loss=loss, metrics=metrics or None, **options)
         check_horizon_before_training(model)
 
@@ -301,7 +304,7 @@ class Recipe:
             check(model, data, loss=loss)  # warns of that
             return batch_size, None
         inputs, labels = first_batch(data)
-        _build(model, inputs)
+        ensure_built(model, inputs)
         name_learner(model, data)  # the loss depends on the task
         check(model, data, loss=loss)
         if not isinstance(data, tuple):
@@ -389,6 +392,14 @@ class Recipe:
         )
 
     def _prepare(self, model, own_loss) -> None:
+        of_blocks = [field for field in ("dropout", "stochastic_depth", "lora") if getattr(self, field) is not None]
+        if of_blocks and not anatomy.has_vit(model):
+            raise ValueError(
+                f"The recipe {self.name!r} sets {' and '.join(of_blocks)} of a Vision Transformer, and {model.name!r} "
+                f"does not contain exactly one. Leave them as they are: recipe({self.name!r}, "
+                f"{', '.join(f'{field}=None' for field in of_blocks)}). For the image tower of an ImageText, call "
+                f"{'training.add_lora' if self.lora else 'anatomy.set_rates'}(model.image, …) before."
+            )
         if self.dropout is not None or self.stochastic_depth is not None:
             vit = anatomy.find_vit(model)
             anatomy.set_rates(vit, dropout=self.dropout, stochastic_depth=self.stochastic_depth)
@@ -436,14 +447,3 @@ def recipe(name: str | Recipe, **changes: Any) -> Recipe:
             )
         name = RECIPES[name]
     return name.replace(**changes)
-
-
-def _build(model: keras.Model, inputs: Any = None) -> None:
-    """Build a `Sequential` without an input layer, from the input shape of its first layer, or of the data."""
-    if model.built:
-        return
-    shape = getattr(model.layers[0], "input_shape", None) if model.layers else None
-    shape = shape or getattr(inputs, "shape", None)
-    if shape is None or not isinstance(model, keras.Sequential):
-        raise ValueError(f"The model {model.name!r} is not built. Start it with keras.Input, or call it once.")
-    model.build((None, *shape[1:]))

@@ -169,15 +169,8 @@ def predict_table(parser: argparse.ArgumentParser) -> None:
         metavar="MODEL",
         help="saved models (.keras, .h5), such as one per fold; predictions of several are averaged",
     )
-    parser.add_argument(
-        "--images-dir", type=Path, metavar="DIR", help="folder of the images; default: the folder of the table"
-    )
+    _add_images_of_table(parser)
     add_alias(parser, "--images", "images_dir", type=Path)
-    parser.add_argument(
-        "--image-column",
-        metavar="NAME",
-        help="column of image files, with or without suffix; default: the first column",
-    )
     parser.add_argument(
         "--like", type=Path, metavar="SAMPLE.CSV", help="sample submission; the output gets its columns and ids"
     )
@@ -208,6 +201,18 @@ def predict_table(parser: argparse.ArgumentParser) -> None:
     add_errors(parser)
 
 
+def _add_images_of_table(parser: argparse.ArgumentParser) -> None:
+    """Add the folder of the images of a table, and the column with their names."""
+    parser.add_argument(
+        "--images-dir", type=Path, metavar="DIR", help="folder of the images; default: the folder of the table"
+    )
+    parser.add_argument(
+        "--image-column",
+        metavar="NAME",
+        help="column of image files, with or without suffix; default: the first column",
+    )
+
+
 def average(parser: argparse.ArgumentParser) -> None:
     """Add the options of `average`."""
     parser.add_argument(
@@ -218,8 +223,14 @@ def average(parser: argparse.ArgumentParser) -> None:
 
 def embed(parser: argparse.ArgumentParser) -> None:
     """Add the options of `embed`."""
-    parser.add_argument("images", nargs="+", metavar="DIR|IMAGE", help="folder of images, image file or URL")
+    parser.add_argument(
+        "images",
+        nargs="+",
+        metavar="DIR|TABLE|IMAGE",
+        help="folder of images, table (.csv, .tsv or .parquet), image file or URL",
+    )
     add_model(parser)
+    _add_images_of_table(parser)
     add_output(parser, "FILE", "file to write: .parquet, .npz or .npy")
     parser.add_argument(
         "--layer",

@@ -204,7 +204,8 @@ class ImageFolder(keras.utils.PyDataset):
 
     Number, epoch and seed determine a batch, whatever the number of threads, also in a run that is continued. For that
     the dataset must know the epoch: pass `callbacks=[*recipe.callbacks, *data.callbacks]` to `fit`. Without them,
-    whole epochs are counted from the first that this object has served. With `shuffle=True`, `fit` asks for batches in
+    whole epochs are counted from the first that this object has served, so that `steps_per_epoch` below `len(data)`
+    would serve the same batches in each epoch: a warning says so. With `shuffle=True`, `fit` asks for batches in
     an order of Python's global random numbers; they are served in this dataset's own order instead.
 
     Attributes:
@@ -266,6 +267,7 @@ class ImageFolder(keras.utils.PyDataset):
         self.epoch = 0
         self._pictures = pictures
         self._ahead: ReadAhead | None = None
+        self._part: tuple[int, int] | None = None
         if shuffle and batch_size > len(self.paths):
             warn_caller(f"batch_size={batch_size}, but there are only {len(self.paths)} images: an epoch is one step.")
 
@@ -318,8 +320,16 @@ class ImageFolder(keras.utils.PyDataset):
         self._ahead = ReadAhead(self, self.epoch)
 
     def on_epoch_end(self) -> None:
+        asked = 0 if self._ahead is None else len(self._ahead.place)
         if self._close():
             self.epoch += 1
+        elif asked > 1 and self.shuffle:  # Keras asks for one before it trains
+            if self._part == (self.epoch, asked):
+                warn_caller(
+                    f"This training has taken the first {asked} of {len(self)} batches again. For others in each epoch "
+                    "of steps_per_epoch batches, pass callbacks=[*recipe.callbacks, *data.callbacks] to fit."
+                )
+            self._part = self.epoch, asked
 
     def _close(self) -> bool:
         """Stop reading ahead, and return whether the epoch was completed."""
