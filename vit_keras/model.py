@@ -15,7 +15,7 @@ from ._internal import finite
 from ._internal.validate import one_of, received
 from ._internal.warn import warn_caller
 from .anatomy.inputs import check_batch
-from .backend import openvino
+from .backend import compiled, openvino
 from .backend.keras_internals import concrete, flat_layers
 from .backend.keras_speed import FastModel
 from .checkpoints import saved_models
@@ -249,10 +249,10 @@ class VisionTransformer(FastModel):
         that the weights were made with.
         """
         filepath = os.path.expanduser(filepath)
-        with saved_models.readable_weights(filepath) as (path, activation_unknown):
+        with compiled.forgetting_once(), saved_models.readable_weights(filepath) as (path, activation_unknown):
             super().load_weights(path, skip_mismatch=skip_mismatch, **kwargs)
-        for mlp in self._mlps() if activation_unknown else ():
-            mlp.load_own_variables({})  # the activation that vit-keras 0.x had
+            for mlp in self._mlps() if activation_unknown else ():
+                mlp.load_own_variables({})  # the activation that vit-keras 0.x had
         finite.check_model(filepath, self)
 
     def _mlps(self) -> list[MlpBlock]:

@@ -6,12 +6,14 @@ writes `model(images)` should not have to know. PyTorch needs nothing (`direct`)
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import functools
 import gc
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 import keras
@@ -47,6 +49,9 @@ class _Cache:
 
 
 _caches: weakref.WeakKeyDictionary[keras.Model, _Cache] = weakref.WeakKeyDictionary()
+_changed: contextvars.ContextVar[list[keras.layers.Layer] | None] = contextvars.ContextVar(
+    "vit_keras_changed", default=None
+)
 
 
 def run(
@@ -81,13 +86,17 @@ def run(
     return cache.get(_state(model), (key, *specs), lambda: compiler(weakref.ref(model), function, specs))(*tensors)
 
 
-def forget(layer: keras.layers.Layer) -> None:
-    """Drop the compiled steps of `fit`, `evaluate` and `predict` of all models that share a layer with this one.
+def forget(*layers: keras.layers.Layer) -> None:
+    """Drop the compiled steps of `fit`, `evaluate` and `predict` of all models that share a layer with these.
 
     They compute with the variables and activations of before. A layer does not know the models around it: all Keras
-    models that live are asked, which takes a tenth of a second or two.
+    models that live are asked, which takes a tenth of a second (`forgetting_once`).
     """
-    inside, kinds = {id(each) for each in flat_layers(layer)}, [keras.Model]
+    waiting = _changed.get()
+    if waiting is not None:
+        waiting += layers
+        return
+    inside, kinds = {id(each) for layer in layers for each in flat_layers(layer)}, [keras.Model]
     for kind in kinds:  # which grows
         kinds += type.__subclasses__(kind)
     known = {*kinds}
@@ -98,6 +107,18 @@ def forget(layer: keras.layers.Layer) -> None:
             model.train_function = model.test_function = model.predict_function = None
             if openvino.is_active():
                 model.ov_compiled_model = None
+
+
+@contextlib.contextmanager
+def forgetting_once() -> Iterator[None]:
+    """Ask the living models once, at the end of the block, for all layers that `forget` is called with in it."""
+    token = _changed.set(changed := [])
+    try:
+        yield
+    finally:
+        _changed.reset(token)
+        if changed:
+            forget(*changed)
 
 
 def _state(model: keras.Model) -> tuple[Any, ...]:
