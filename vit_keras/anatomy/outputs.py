@@ -349,7 +349,9 @@ def _owned(model: keras.Model, attribute: str) -> Any:
 def _give_stored(owners: list[keras.Model]) -> None:
     """Give a model that was opened the names and the task that the ViT in it stores for it."""
     block = _keeper(owners)
-    for owner in owners if block is not None else ():
+    if block is None:
+        return
+    for owner in owners:
         stored = block.around[owner.name] if owner.name in block.opened else None
         if stored is not None and _fit(owner, stored["labels"], stored["task"]):
             owner.labels, owner.task = tuple(stored["labels"]), stored["task"]
@@ -374,7 +376,7 @@ def name_classes(model: keras.Model, names: Sequence[str], task: str = "single")
 
     They are saved with the model: by the `VisionTransformer` that the output comes from or, for a model of Keras' own
     with a new head, by the first block of the ViT in it, under the model's name. Two heads on one ViT need models of
-    different names.
+    different names; so does a new head on an opened model, until it has names of its own.
 
     Args:
         model: A ViT, or a model whose output comes from a ViT inside.

@@ -413,7 +413,7 @@ def set_rates(vit: keras.Model, dropout: float | None = None, stochastic_depth: 
         if not (is_number(rate) and 0 <= rate < 1):
             raise ValueError(f"{field} must be a rate in [0, 1). Received: {rate!r}")
     config = getattr(checked(vit), "config", None)
-    if hasattr(config, "dropout"):  # not of a text tower
+    if config is not None and hasattr(config, "dropout"):  # not of a text tower
         # The rate after the embedding followed the old one, and stays.
         after_embedding = {"emb_dropout": config.embedding_dropout} if "dropout" in given else {}
         vit.config = config.replace(**given, **after_embedding)

@@ -86,27 +86,50 @@ def run(
     return cache.get(_state(model), (key, *specs), lambda: compiler(weakref.ref(model), function, specs))(*tensors)
 
 
+_STEPS = ("train_function", "test_function", "predict_function", "ov_compiled_model")
+
+
 def forget(*layers: keras.layers.Layer) -> None:
     """Drop the compiled steps of `fit`, `evaluate` and `predict` of all models that share a layer with these.
 
     They compute with the variables and activations of before. A layer does not know the models around it: all Keras
-    models that live are asked, which takes a tenth of a second (`forgetting_once`).
+    models that live are asked, which takes some tenths of a second (`forgetting_once`).
     """
     waiting = _changed.get()
     if waiting is not None:
         waiting += layers
         return
+    for model in _compiled_around(*layers):
+        _set_steps(model, {})
+
+
+@contextlib.contextmanager
+def set_aside(layer: keras.layers.Layer) -> Iterator[None]:
+    """Let the models that share a layer compile steps of their own in the block, and have those of before after it."""
+    before = [(model, {step: vars(model).get(step) for step in _STEPS}) for model in _compiled_around(layer)]
+    for model, _ in before:
+        _set_steps(model, {})
+    try:
+        yield
+    finally:
+        forget(layer)
+        for model, steps in before:
+            _set_steps(model, steps)
+
+
+def _compiled_around(*layers: keras.layers.Layer) -> list[keras.Model]:
     inside, kinds = {id(each) for layer in layers for each in flat_layers(layer)}, [keras.Model]
     for kind in kinds:  # which grows
         kinds += type.__subclasses__(kind)
     known = {*kinds}
-    for model in [each for each in gc.get_objects() if type(each) in known]:
-        steps = ("train_function", "test_function", "predict_function", "ov_compiled_model")
-        compiled = any(vars(model).get(step) is not None for step in steps)
-        if compiled and not inside.isdisjoint(map(id, flat_layers(model))):
-            model.train_function = model.test_function = model.predict_function = None
-            if openvino.is_active():
-                model.ov_compiled_model = None
+    models = [each for each in gc.get_objects() if type(each) in known]
+    compiled = [model for model in models if any(vars(model).get(step) is not None for step in _STEPS)]
+    return [model for model in compiled if not inside.isdisjoint(map(id, flat_layers(model)))]
+
+
+def _set_steps(model: keras.Model, steps: dict[str, Any]) -> None:
+    for step in _STEPS if openvino.is_active() else _STEPS[:3]:
+        setattr(model, step, steps.get(step))
 
 
 @contextlib.contextmanager

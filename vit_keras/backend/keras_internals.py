@@ -43,9 +43,9 @@ def own_state(layer: keras.layers.Layer) -> list[Any]:
 
 
 def policy_of(model: keras.Model) -> keras.DTypePolicy:
-    """Return the dtype policy of a model's weights: a model of Keras' own has the global one, whatever they have."""
-    weighted = (layer.dtype_policy for layer in flat_layers(model) if layer._trainable_variables)
-    return next(weighted, model.dtype_policy)
+    """Return the policy by which a model's loss is scaled: `mixed_float16` if one of its layers with weights has it."""
+    found = [layer.dtype_policy for layer in flat_layers(model) if layer._trainable_variables]
+    return next((each for each in found if each.name == "mixed_float16"), (*found, model.dtype_policy)[0])
 
 
 def origin(tensor: Any) -> tuple[Any, list[Any]]:

@@ -67,7 +67,7 @@ def download(
             pointer.
     """
     path = cached_path(url)
-    if os.path.isfile(path):  # which, unlike Path.is_file, raises nothing in a folder of somebody else
+    if os.path.isfile(path):  # unlike Path.is_file, raises nothing in a folder that may not be read
         return path
     if offline():
         raise FileNotFoundError(

@@ -76,7 +76,8 @@ def collect(
         if published is None:
             warn_caller(f"{_beside(path, 'config.json')} is not used: it is about a model of another size.")
         config = {}
-    with naming(_beside(path, "config.json"), "values"):
+    whole = family in KERAS_HUB_FAMILIES and keras_hub_json.tower(reader.metadata.get("config"))
+    with naming(path if whole else _beside(path, "config.json"), "values"):
         fields = _checked(_read_config(config, family, inferred, task), inferred)
     preprocessing = None
     clip = neighbor(path, "open_clip_config.json")
@@ -261,19 +262,19 @@ def _read_config(
 def _preprocessing(
     family: Family, path: Path, config: Mapping[str, Any], hub_preprocessor: Mapping[str, Any]
 ) -> Preprocessing:
-    """Return the preprocessing in a neighboring file, or else the family's."""
+    """Return the preprocessing of a KerasHub model or in a neighboring file, or else the family's."""
     name = "preprocessor_config.json"
     processor = neighbor(path, name)
     try:
+        if hub_preprocessor and hub_preprocessor["config"].get("image_converter"):
+            with naming(path, "the preprocessor"):
+                return _bounded(keras_hub_json.preprocessing(hub_preprocessor))
         with naming(_beside(path, name), "values"):
             if {"image_mean", "do_normalize", "image_processor_type"} & set(processor):
                 return _bounded(Preprocessing.from_hugging_face(processor))
         with naming(_beside(path, "config.json"), "values"):
             if config.get("pretrained_cfg"):
                 return _bounded(Preprocessing.from_timm(config["pretrained_cfg"]))
-        with naming(_beside(path, "preprocessor.json"), "values"):
-            if hub_preprocessor:
-                return _bounded(keras_hub_json.preprocessing(hub_preprocessor))
     except ValueError as error:  # the weights are useful without it
         warn_caller(
             f"{error} The model gets the preprocessing {family.preprocessing!r} of vit_keras.preprocess.PRESETS. "

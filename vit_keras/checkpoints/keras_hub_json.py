@@ -47,6 +47,8 @@ def fields(backbone: Mapping[str, Any], task: Mapping[str, Any]) -> dict[str, An
     """
     given, head = backbone["config"], task.get("config") or {}
     activation = "silu" if given.get("use_swiglu_ffn") else given.get("intermediate_activation", "gelu")
+    if isinstance(activation, Mapping):  # a function
+        activation = activation["config"]
     found = {
         "epsilon": given.get("layer_norm_epsilon", 1e-6),
         "image_size": tuple(given["image_shape"][:2]),
@@ -54,8 +56,8 @@ def fields(backbone: Mapping[str, Any], task: Mapping[str, Any]) -> dict[str, An
     }
     if "intermediate_activation" in given and found["epsilon"] != 1e-6:
         raise ValueError(
-            f"layer_norm_epsilon={found['epsilon']} is not that of the last normalization, which is always 1e-6 in "
-            "KerasHub; a model here has the same in all."
+            f"layer_norm_epsilon={found['epsilon']} differs from the epsilon of the last normalization, which is "
+            "always 1e-6 in KerasHub. A model here has one epsilon for all."
         )
     if given.get("antialias_in_interpolation"):
         found["position_resize"] = "bicubic_antialias"

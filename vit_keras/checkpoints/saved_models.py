@@ -160,7 +160,8 @@ def _why_not(path: Path, error: Exception, config: Any, custom_objects: Mapping[
     unknown = _unknown_class(config, custom_objects) if isinstance(error, TypeError) else None
     if unknown is not None and keras_hub_json.tower(config):
         return (
-            f"{path} is a model of KerasHub. vit_keras.open_model opens it without KerasHub, or import keras_hub first."
+            f"{path} is a model of KerasHub. Import keras_hub first, or open it with vit_keras.open_model, which reads "
+            "its weights if they are not quantized."
         )
     if unknown is not None:
         return (

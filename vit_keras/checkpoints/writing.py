@@ -81,8 +81,8 @@ def save_weights(model: keras.Model, path: str | os.PathLike[str], format: str |
 
     Warns:
         UserWarning: The model differs from the format's own models in a setting that an .npz file does not store, such
-            as the kind of GELU. Or transformers does something else with a folder: it applies no activation to the
-            logits, and resizes images with antialiasing.
+            as the kind of GELU. Or a folder was written, with which transformers does not do the same as this
+            model: it applies no activation to the logits, or resizes images with antialiasing where the model does not.
 
     Example:
         >>> from vit_keras import vit
@@ -253,10 +253,10 @@ def _warn_of_transformers(path: Path, weights: ModelWeights) -> None:
         different.append(f"it returns the logits, without activation={activation!r}")
     if weights.preprocessing.interpolation == "bilinear":
         different.append(
-            "it resizes images with antialiasing, and model.preprocessing (interpolation='bilinear') without"
+            "it resizes images with antialiasing, but model.preprocessing (interpolation='bilinear') does not"
         )
     if different:
-        warn_caller(f"transformers does not compute all of this model from {path}: {'; '.join(different)}.")
+        warn_caller(f"transformers does not do the same as this model with {path}: {'; '.join(different)}.")
 
 
 def _write_all(folder: Path, files: Mapping[str, Callable[[Path], None]]) -> None:

@@ -186,6 +186,8 @@ def embed(options: argparse.Namespace) -> None:
     given = options.images[0] if len(options.images) == 1 else ""
     if is_table(given):
         images: Any = _images_of_table(given, options)
+    elif any(map(is_table, options.images)):
+        raise ValueError(f"A table is embedded alone. Received: {' '.join(options.images)}")
     elif options.images_dir is not None or options.image_column is not None:
         raise ValueError(f"--images-dir and --image-column are for a table. Received: {' '.join(options.images)}")
     else:

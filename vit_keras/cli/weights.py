@@ -120,6 +120,8 @@ def _writer(target: Path, format: str | None) -> Callable[[Any], str]:
     from ..checkpoints.writing import FORMATS, save_weights
     from .pictures import complete_in_new_folder
 
+    if target.is_file() and not target.suffix:
+        raise ValueError(f"{target} is a file, not a folder. Choose another name for the output.")
     if _is_folder(target) and format is None:
         raise ValueError(
             "OUT must end in .keras, .weights.h5, .npz or .safetensors. For a folder of Hugging Face, pass --format "
@@ -130,7 +132,10 @@ def _writer(target: Path, format: str | None) -> Callable[[Any], str]:
             one_of(format, "--format", (*FORMATS, *FAMILIES))
         return lambda model: f"names of the family {save_weights(model, target, format)}"
     if not target.name.endswith((".keras", ".weights.h5")):
-        raise ValueError(f"OUT must end in .keras, .weights.h5, .npz or .safetensors. Received: {target}")
+        raise ValueError(
+            "OUT must end in .keras, .weights.h5, .npz or .safetensors, or be a folder (the name of a new one has no "
+            f"dot). Received: {target}"
+        )
     if format is not None:
         raise ValueError(f"--format is for .npz and .safetensors files, and for folders. Received: {target}")
 

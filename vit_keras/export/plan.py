@@ -372,17 +372,14 @@ def in_float32(model: keras.Model) -> Iterator[None]:
     """
     changed = [layer for layer in flat_layers(model) if layer.compute_dtype in ("float16", "bfloat16", "float64")]
     policies = [layer.dtype_policy for layer in changed]
-    if changed:
-        compiled.forget(model)
-    try:
-        for layer in changed:
-            layer.dtype_policy = "float32"
-        yield
-    finally:
-        for layer, policy in zip(changed, policies):
-            layer.dtype_policy = policy
-        if changed:
-            compiled.forget(model)
+    with compiled.set_aside(model) if changed else contextlib.nullcontext():
+        try:
+            for layer in changed:
+                layer.dtype_policy = "float32"
+            yield
+        finally:
+            for layer, policy in zip(changed, policies):
+                layer.dtype_policy = policy
 
 
 @contextlib.contextmanager

@@ -68,7 +68,8 @@ window.ask = async (file) => {
     const values = Array.from(outputs.numbers.data), last = about.labels && about.labels.length - 1;
     const place = (value, n) => (about.task === "ordinal" ? Math.min(Math.max(Math.round(value), 0), last) : n);
     answer.numbers = values.map((value, n) => ({ name: about.labels ? about.labels[place(value, n)] : `number ${n}`, value }));
-  } else answer.features = Array.from((outputs.features ?? outputs.outputs).data);
+  } else if (outputs.probabilities) answer.probabilities = Array.from(outputs.probabilities.data);
+  else answer.features = Array.from((outputs.features ?? outputs.outputs).data);
   answer.attention = attention(Object.keys(outputs).filter((name) => name.startsWith("attention_")).map((name) => outputs[name]), height, width);
   return answer;
 };

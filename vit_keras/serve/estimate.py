@@ -66,7 +66,10 @@ def bytes_of_answer(engine: Engine, count: int, size: Sequence[int], outputs: Ma
     tokens, found = _tokens(engine, size), 0
     for name, as_bytes in outputs.items():
         shape = engine.outputs[name][1]
-        numbers = count * math.prod(axis if axis >= 0 else tokens for axis in shape[1:])
+        places = [axis for axis in shape[1:] if axis < 0]
+        is_map = len(places) > 1 and not name.startswith("attention_")  # of patches in rows, or of all pixels
+        most = math.prod(_model_size(engine, size)) if is_map else tokens ** len(places)
+        numbers = count * most * math.prod(axis for axis in shape[1:] if axis >= 0)
         found += numbers * (4 if as_bytes else _TEXT)
     return found
 

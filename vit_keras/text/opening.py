@@ -7,7 +7,6 @@ from typing import Any
 
 from .._internal import finite
 from .._internal.bounds import about
-from .._internal.validate import expanded
 from ..checkpoints.model_weights import canonical_variables
 from ..opening import ImageSize, from_checkpoint, is_saved_model, open_model
 from .config import TextConfig
@@ -114,8 +113,9 @@ def open_image_text(
         >>> model = open_image_text("openai/clip-vit-base-patch32")  # doctest: +SKIP
     """
     if is_saved_model(weights):
-        sized = {} if image_size == "native" else {"image_size": image_size}
-        return _saved(weights, tokenizer, text=text, dtype=dtype, key=key, **sized, **options)
+        given = {} if image_size == "native" else {"image_size": image_size}
+        given |= {} if strict else {"strict": strict}
+        return _saved(weights, tokenizer, text=text, dtype=dtype, key=key, **given, **options)
     folder: Any = None
     origin = None
     if found := published(weights, tokenizer=tokenizer == "auto"):
@@ -149,9 +149,9 @@ def _saved(path: str | os.PathLike[str], tokenizer: Any, **options: Any) -> Imag
         raise ValueError(f"{os.fspath(path)} is not a saved ImageText, but {model.name!r}, which open_model opens.")
     config = getattr(model.text, "config", None)
     length = [config.context_length] if isinstance(config, TextConfig) else []
-    if tokenizer == "auto":
-        tokenizer = expanded(path).parent
-    model.tokenizer = tokenizer if tokenizer is None or callable(tokenizer) else Tokenizer(tokenizer, *length)
+    if tokenizer is not None and not callable(tokenizer):
+        tokenizer = Tokenizer(path if tokenizer == "auto" else tokenizer, *length)
+    model.tokenizer = tokenizer
     return model
 
 

@@ -130,7 +130,7 @@ class Distillation(CheckedModel):
     def _label(self, labels):
         if self.teacher is not None:
             if labels is None:
-                raise ValueError("Distillation learns the labels, too: pass images and labels. Received: images alone")
+                raise ValueError("Distillation also learns from labels: pass images and labels. Received: images alone")
             return labels
         if not isinstance(labels, dict) or not {"label", "teacher"} <= set(labels):
             found = list(labels) if isinstance(labels, dict) else type(labels).__name__

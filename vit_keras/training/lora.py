@@ -82,8 +82,9 @@ def add_lora(
     quantized = [layer.name for layer in head_layers(model) if getattr(layer, "quantization_mode", None)]
     if quantized:
         warn_caller(
-            f"Of the quantized {', '.join(quantized)} of {model.name!r} only the bias is trained. To train the kernel "
-            'too, leave it out: model.quantize("int8", filters=lambda layer: layer.name != "head").'
+            f"Only the bias of the quantized {', '.join(quantized)} of {model.name!r} is trained. To train the kernel "
+            'too, leave it out (not in Keras 3.10): model.quantize("int8", filters=lambda layer: layer.name not in '
+            f"{quantized})."
         )
     for block in attention_blocks(find_vit(model)):
         block.trainable = True

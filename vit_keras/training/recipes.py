@@ -395,10 +395,10 @@ class Recipe:
         of_blocks = [field for field in ("dropout", "stochastic_depth", "lora") if getattr(self, field) is not None]
         if of_blocks and not anatomy.has_vit(model):
             raise ValueError(
-                f"The recipe {self.name!r} sets {' and '.join(of_blocks)} of a Vision Transformer, and {model.name!r} "
-                f"does not contain exactly one. Leave them as they are: recipe({self.name!r}, "
-                f"{', '.join(f'{field}=None' for field in of_blocks)}). For the image tower of an ImageText, call "
-                f"{'training.add_lora' if self.lora else 'anatomy.set_rates'}(model.image, …) before."
+                f"The recipe {self.name!r} sets {' and '.join(of_blocks)} in a Vision Transformer, and {model.name!r} "
+                f"does not contain exactly one. Without: recipe({self.name!r}, "
+                f"{', '.join(f'{field}=None' for field in of_blocks)}). For the image tower of an ImageText, first "
+                f"call {'training.add_lora' if self.lora else 'anatomy.set_rates'}(model.image, …)."
             )
         if self.dropout is not None or self.stochastic_depth is not None:
             vit = anatomy.find_vit(model)

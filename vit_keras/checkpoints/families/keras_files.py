@@ -98,8 +98,8 @@ def _count_blocks(reader: Mapping[str, Any]) -> dict[str, str]:
     units = _stages(reader)
     names = {}
     for name in reader:
-        renamed = name.replace("_layer_checkpoint_dependencies", "layers")
-        renamed = re.sub(_UNIT, lambda m: units[m[0]], renamed, count=1)
+        renamed = re.sub(_UNIT, lambda m: units.get(m[0], m[0]), name, count=1)
+        renamed = renamed.replace("_layer_checkpoint_dependencies", "layers")
         for kind in (*_BLOCKS, "dense", "layer_normalization"):
             renamed = re.sub(rf"(?<=/){kind}(?=/)", f"{kind}_0", renamed)
             if old:

@@ -57,17 +57,19 @@ _IN_A_FOLDER = (  # the names in Hugging Face's folders, the preferred first
     "pytorch_model.bin.index.json",
     "open_clip_pytorch_model.bin",
     "tf_model.h5",
-    "model.weights.h5",  # in presets of KerasHub
     "model.weights.json",
 )
+_OF_A_PRESET = ("model.weights.h5", "config.json")
+"""Files of a KerasHub preset: alone, the first is a file of weights as any other."""
 
 
 def open_weights(path: str | os.PathLike[str], key: str | None = None) -> Reader:
     """Open a file of weights.
 
     Args:
-        path: A file, the `.index.json` of a sharded file, or a folder that holds one of them. In a folder of Hugging
-            Face with several, safetensors are preferred. In a preset of KerasHub, backbone and head are read.
+        path: A file, the `.index.json` or `.weights.json` of a sharded file, or a folder that holds one of them. In a
+            folder of Hugging Face with several, safetensors are preferred. In a preset of KerasHub, backbone and head
+            are read.
         key: The state dict to read from a PyTorch checkpoint with several (`"model_ema"`; dots go deeper:
             `"state_dict.student"`). `None`: the usual one; `reader.metadata["keys"]` lists all.
 
@@ -114,6 +116,8 @@ def _in_folder(folder: Path) -> Path:
     for name in _IN_A_FOLDER:
         if os.path.isfile(folder / name):
             return folder / name
+    if all(os.path.isfile(folder / name) for name in _OF_A_PRESET):
+        return folder / _OF_A_PRESET[0]
     files = sorted(p for p in folder.iterdir() if p.suffix in SUFFIXES and os.path.isfile(p))
     if len(files) == 1:
         return files[0]

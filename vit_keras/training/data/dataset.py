@@ -230,7 +230,6 @@ class ImageFolder(keras.utils.PyDataset):
 
     augmentation: Augmentation | None
     batch_size: int
-    epoch: int
     labels: np.ndarray
     preprocessing: Preprocessing
     seed: int
@@ -264,12 +263,21 @@ class ImageFolder(keras.utils.PyDataset):
         self.batch_size, self.seed, self.shuffle = batch_size, seed, shuffle
         self.one_hot: bool = one_hot and task == "single"
         self.threads = workers
+        self._part: tuple[int, int] | None = None
         self.epoch = 0
         self._pictures = pictures
         self._ahead: ReadAhead | None = None
-        self._part: tuple[int, int] | None = None
         if shuffle and batch_size > len(self.paths):
             warn_caller(f"batch_size={batch_size}, but there are only {len(self.paths)} images: an epoch is one step.")
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch whose batches are served."""
+        return self._epoch
+
+    @epoch.setter
+    def epoch(self, number: int) -> None:
+        self._epoch, self._part = number, None
 
     @property
     def image_size(self) -> tuple[int, int]:
@@ -326,8 +334,8 @@ class ImageFolder(keras.utils.PyDataset):
         elif asked > 1 and self.shuffle:  # Keras asks for one before it trains
             if self._part == (self.epoch, asked):
                 warn_caller(
-                    f"This training has taken the first {asked} of {len(self)} batches again. For others in each epoch "
-                    "of steps_per_epoch batches, pass callbacks=[*recipe.callbacks, *data.callbacks] to fit."
+                    f"The first {asked} of {len(self)} batches were taken again. For others in each epoch of "
+                    "steps_per_epoch batches, pass callbacks=[*recipe.callbacks, *data.callbacks] to fit."
                 )
             self._part = self.epoch, asked
 

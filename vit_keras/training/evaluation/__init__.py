@@ -389,7 +389,7 @@ def explained_pictures(
 ) -> dict[int, tuple[np.ndarray, np.ndarray | None]]:
     """Return some images of an evaluation and, of a model with attention, maps of what was predicted.
 
-    Without gradients, on OpenVINO, there are no maps.
+    On OpenVINO, which has no gradients, there are no maps.
 
     Args:
         model: The model that predicted them.

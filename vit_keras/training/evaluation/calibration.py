@@ -99,7 +99,7 @@ class Reliability:
         return cls(counts, mean(shares), mean(right), error(right), float(chance))
 
 
-def temperature(probabilities: Any, labels: Any, task: str = "single") -> float:
+def temperature(probabilities: Any, labels: Any) -> float:
     """Return the number to divide a model's logits by so that its probabilities fit the labels best.
 
     It is the temperature of the least cross-entropy, which is convex in one over it. So that a model without a mistake
@@ -107,9 +107,8 @@ def temperature(probabilities: Any, labels: Any, task: str = "single") -> float:
     "Probabilistic Outputs for Support Vector Machines", 1999).
 
     Args:
-        probabilities: `(n, classes)`, of images that the model has not learned from.
+        probabilities: `(n, classes)`, of images that the model has not learned from: of a softmax, or of sigmoids.
         labels: Class numbers `(n,)`; or 0 and 1 `(n, classes)` of independent labels.
-        task: `"multi"` where the probability of each class is a sigmoid of its own, and the labels are class numbers.
 
     Returns:
         More than 1 for a model that is too sure, less than 1 for one that is not sure enough.
@@ -137,15 +136,16 @@ def temperature(probabilities: Any, labels: Any, task: str = "single") -> float:
         labels = label_numbers(labels, len(shares))
         if not 0 <= labels.min() <= labels.max() < shares.shape[1]:
             raise ValueError(f"Labels are from 0 to {shares.shape[1] - 1}. Received: {labels.min()} to {labels.max()}")
-        true = np.eye(shares.shape[1])[labels]
-        labels = true if task == "multi" else labels
-    if labels.ndim == 1:
+        true, alone = np.eye(shares.shape[1])[labels], _are_sigmoids(shares)
+    else:
+        true, alone = labels, True
+    if alone:
+        logits, normal = _logits(shares, "multi"), _sigmoid
+        target = np.where(true > 0.5, trust, 1 - trust)
+    else:
         logits, normal = _logits(shares, "single"), _softmax
         target = true * trust + (1 - true) * (1 - trust) / max(1, shares.shape[1] - 1)
-    else:
-        logits, normal = _logits(shares, "multi"), _sigmoid
-        target = np.where(labels > 0.5, trust, 1 - trust)
-    if np.ptp(logits, axis=1).max() == 0 and not (labels.ndim == 2 and logits.any()):
+    if np.ptp(logits, axis=1).max() == 0 and not (alone and logits.any()):
         return 1.0  # equal for all classes at every temperature
     low, high = -np.log(_WIDEST), np.log(_WIDEST)  # of one over the temperature
     for _ in range(50):
@@ -162,8 +162,14 @@ def tempered(probabilities: np.ndarray, by: float, task: str = "single") -> np.n
         >>> tempered(np.array([[0.8, 0.2]]), 2.0).round(3)
         array([[0.667, 0.333]])
     """
-    task = "multi" if probabilities.shape[1] == 1 else task  # a probability of its own
+    task = "multi" if _are_sigmoids(probabilities) else task
     return (_sigmoid if task == "multi" else _softmax)(_logits(probabilities, task) / by)
+
+
+def _are_sigmoids(probabilities: Any) -> bool:
+    """Return whether each probability is one of its own, whatever the labels are: those of a softmax sum to 1."""
+    sums = as_array(probabilities, "float64").sum(axis=1)
+    return probabilities.shape[1] == 1 or not np.allclose(sums, 1, atol=0.02)  # of bfloat16
 
 
 def _logits(probabilities: Any, task: str) -> np.ndarray:
@@ -220,7 +226,7 @@ def calibrate(model: keras.Model, data: Any, *, batch_size: int = 32) -> float:
         shares, labels = data.probabilities, data.labels
     else:
         shares, labels = _predicted(model, data, batch_size)
-    by = temperature(shares, labels, "multi" if last_activation(model) == "sigmoid" else "single")
+    by = temperature(shares, labels)
     for head in found:
         for variable in (head.kernel, head.bias) if head.use_bias else (head.kernel,):
             variable.assign(keras.ops.convert_to_numpy(variable) / by)
