@@ -15,7 +15,7 @@ from family_files import KECAM, MECHANISMS, OPTIONS, PATCH_SIZES, cases, load, m
 from support import ASSUMED, DATA, OTHER_PIXELS
 
 from vit_keras import checkpoints, from_checkpoint, load_model, open_model
-from vit_keras.checkpoints import describe
+from vit_keras.checkpoints import describe, keras_hub_json
 from vit_keras.config import ViTConfig
 
 
@@ -255,7 +255,7 @@ def test_bicubic_without_antialiasing_of_keras_hub_is_a_warning(towers):
 @pytest.mark.parametrize(
     "file, entry, value, error",
     [
-        ("config.json", "layer_norm_epsilon", 1e-5, "layer_norm_epsilon=1e-05 is not that of the last"),
+        ("config.json", "layer_norm_epsilon", 1e-5, "layer_norm_epsilon=1e-05 differs from the epsilon of the last"),
         ("config.json", "hidden_dim", 16, "about a model of another size"),
     ],
 )
@@ -269,12 +269,32 @@ def test_settings_of_keras_hub_that_no_model_here_has(file, entry, value, error,
 
 
 def test_a_whole_model_of_keras_hub_is_read_as_weights(towers):
-    with pytest.raises(ValueError, match="open_model opens it without KerasHub"):
+    with pytest.raises(ValueError, match=r"open it with vit_keras\.open_model"):
         load_model(towers / "deit-gap.keras")
     model = open_model(towers / "deit-gap.keras", classes=7, image_size=16)
     assert model.output_shape == (None, 7)
     assert "head/kernel" in checkpoints.load_weights(model, towers / "deit-gap.keras").fresh
     assert describe.describe(towers / "deit-gap.keras")["problem"] is None
+
+
+def test_a_whole_model_of_keras_hub_keeps_its_preprocessing_next_to_another_file(towers, tmp_path):
+    converter = {"config": {"image_size": [12, 16], "scale": 1 / 51, "offset": -2}}
+    with zipfile.ZipFile(towers / "deit-gap.keras") as old, zipfile.ZipFile(tmp_path / "x.keras", "w") as new:
+        for name in old.namelist():
+            text = old.read(name)
+            if name == "config.json":
+                config = json.loads(text)
+                config["config"]["preprocessor"] = {"config": {"image_converter": converter}}
+                text = json.dumps(config)
+            new.writestr(name, text)
+    (tmp_path / "preprocessor_config.json").write_text('{"image_mean": 0.5, "image_std": 0.5, "size": 24}')
+    assert open_model(tmp_path / "x.keras").preprocessing.mean == pytest.approx((0.4, 0.4, 0.4))
+
+
+def test_the_activation_of_keras_hub_may_be_a_function():
+    activation = keras.saving.serialize_keras_object(keras.activations.gelu)
+    config = {"image_shape": [32, 32, 3], "layer_norm_epsilon": 1e-6, "intermediate_activation": activation}
+    assert keras_hub_json.fields({"config": config}, {})["mlp_activation"] == "gelu"
 
 
 @pytest.mark.parametrize(

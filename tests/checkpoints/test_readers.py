@@ -1104,3 +1104,20 @@ def test_keras_archive_with_a_bomb(tmp_path, monkeypatch, limit):
         archive.writestr("model.weights.h5", b"\x89HDF\r\n\x1a\n")
     with pytest.raises(ValueError, match=f"{limit + 1:,} bytes.* at most {limit:,}"):
         open_weights(path)
+
+
+def test_one_of_two_files_of_weights_is_chosen_in_a_preset_alone(tmp_path):
+    for name in ("model.weights.h5", "tuned.weights.h5"):
+        with h5py.File(tmp_path / name, "w") as file:
+            file["x"] = numbers(2)
+    with pytest.raises(ValueError, match="several files of weights"):
+        open_weights(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    assert set(open_weights(tmp_path)) == {"x"}
+
+
+def test_residual_units_of_another_network_are_no_family(tmp_path):
+    with h5py.File(tmp_path / "other.weights.h5", "w") as file:
+        file["_layer_checkpoint_dependencies/residual_unit/vars/0"] = numbers(2, 3)
+    with pytest.raises(ValueError, match="family"):
+        from_checkpoint(tmp_path / "other.weights.h5")

@@ -709,6 +709,9 @@ def test_convert_into_a_folder_for_transformers(capsys, tmp_path, target):
         command = ["convert", str(given), str(source.parent), "--format", "huggingface"]
         assert_refused(capsys, command, "Choose another name")
     assert {path: path.read_bytes() for path in source.parent.iterdir()} == before
+    (tmp_path / "plain").write_text("")
+    command = ["convert", str(source), str(tmp_path / "plain"), "--format", "huggingface"]
+    assert_refused(capsys, command, "plain is a file, not a folder")
 
 
 def test_convert_into_googles_format_and_back(capsys, tmp_path, google_npz):
@@ -784,6 +787,7 @@ def test_convert_does_not_overwrite_what_it_reads(capsys, tmp_path, weights):
     [
         ("out.onnx", [], r"OUT must end in \.keras"),
         ("out.h5", [], r"OUT must end in \.keras"),
+        ("vit-1.0", ["--format", "huggingface"], "a new one has no dot"),
         ("out.keras", ["--format", "timm"], "--format is for"),
         ("out.npz", ["--format", "caffe"], "--format must be one of .*timm.*caffe"),
         ("out.npz", ["--set", "colour=red"], "Unknown option colour"),
@@ -967,6 +971,7 @@ def test_embed_a_table(capsys, photos, saved, tmp_path):
     arguments += ["--image-column", "id"]
     assert_refused(capsys, arguments, "1 of the 2 images .* are missing: .*dog/none.*--images-dir")
     assert_refused(capsys, ["embed", photos, *arguments[2:]], "are for a table")
+    assert_refused(capsys, ["embed", str(table), photos, *arguments[4:-2]], "A table is embedded alone")
 
 
 @pytest.mark.parametrize(

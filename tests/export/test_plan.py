@@ -114,6 +114,18 @@ def test_float32_ends_with_the_block():
     assert model.get_layer("embedding").compute_dtype == "bfloat16"
 
 
+def test_what_is_compiled_around_a_model_is_there_again_after_float32(images):
+    inner = tiny(dtype="mixed_bfloat16")
+    outer = keras.Sequential([inner, keras.layers.Dense(2)])
+    before = outer.predict(images, verbose=0)
+    compiled = outer.predict_function
+    with in_float32(inner):
+        assert outer.predict_function is None
+        assert np.abs(outer.predict(images, verbose=0) - before).max() > 0
+    assert outer.predict_function is compiled  # a training that goes on around it needs its step
+    np.testing.assert_array_equal(outer.predict(images, verbose=0), before)
+
+
 def test_pictures_and_sizes():
     plan = Plan.of(tiny())
     assert (plan.image_size, plan.picture_shape) == ((32, 32), (None, None, None, 3))

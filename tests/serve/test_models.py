@@ -48,6 +48,15 @@ def test_a_segmenter_answers_for_each_place(task, name):
     assert (status, np.shape(answer[name])) == (200, (2, 2, 3))
 
 
+def test_a_segmenter_of_any_size_answers_for_a_large_image():
+    backbone = vit.build_model(None, 16, 1, 16, 2, "tiny", 32, classes=2, position_grid=(2, 2))
+    maps = vit_keras.feature_maps(backbone, [0])
+    with serve.running(keras.Model(maps.input, keras.layers.Dense(21)(maps.outputs[0]))) as address:
+        status, _, answer = ask(address, "/predict", encoded(random_picture(512, 512)))
+    (found,) = (np.shape(answer[name]) for name in ("probabilities", "outputs", "features") if name in answer)
+    assert (status, found) == (200, (32, 32, 21))
+
+
 def test_outputs_of_unknown_meaning_are_an_answer():
     model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
     image = keras.Input((32, 32, 3))

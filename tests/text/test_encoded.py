@@ -94,6 +94,8 @@ def test_both_towers_are_opened_as_they_were_saved(beside, tmp_path):
     file = tmp_path / ("clip/both.keras" if beside else "both.keras")
     model.save(file)
     found = text.open_image_text(file, tokenizer="auto" if beside else tmp_path / "clip")
+    with pytest.raises(ValueError, match="no options.*'strict'"):
+        text.open_image_text(file, strict=False)
     np.testing.assert_array_equal(found.tokenizer(TEXTS), model.tokenizer(TEXTS))
     assert [np.array_equal(*pair) for pair in zip(found.weights, model.weights)] == [True] * len(model.weights)
 

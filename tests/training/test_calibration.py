@@ -49,6 +49,17 @@ def test_the_temperature_of_independent_labels():
     assert temperature(anatomy.sigmoid(2 * logits), labels) == pytest.approx(2, rel=0.05)
 
 
+@pytest.mark.parametrize("task", ["single", "multi"])
+def test_sigmoids_are_told_from_their_sums_whatever_the_task(task):
+    random = np.random.default_rng(2)
+    shares, numbers = anatomy.sigmoid(random.normal(0, 3, (500, 3))).astype("float32"), random.integers(0, 3, 500)
+    by = temperature(shares, numbers)
+    assert by == temperature(shares, np.eye(3)[numbers])
+    cooled = tempered(shares, by, task)
+    np.testing.assert_allclose(cooled, anatomy.sigmoid(np.log(shares / (1 - shares)) / by), atol=1e-5)  # of float32
+    assert temperature(cooled, numbers) == pytest.approx(1, abs=1e-3)
+
+
 def test_few_images_without_a_mistake_do_not_make_a_model_infinitely_sure():
     shares = np.array([[0.7, 0.3]] * 10)
     assert 0.7 < tempered(shares, temperature(shares, np.zeros(10, int)))[0, 0] < 0.95

@@ -524,7 +524,8 @@ def test_every_recipe_trains(name):
 def test_half_precision_scales_the_loss_of_a_model_around():
     inner = tiny(dtype="mixed_float16")
     model = keras.Sequential([keras.Input((16, 16, 3)), keras.layers.RandomFlip(), inner])
-    for each in (model, training.Distillation(model, tiny())):
+    behind = keras.Sequential([keras.Input((16, 16, 3)), keras.layers.Conv2D(3, 1), inner])  # in float32
+    for each in (model, behind, training.Distillation(model, tiny()), training.Distillation(behind, tiny())):
         recipe("finetune").compile(each)
         assert isinstance(each.optimizer, keras.optimizers.LossScaleOptimizer)
     recipe("finetune").compile(model, auto_scale_loss=False)

@@ -10,7 +10,7 @@ from export_cases import CASES, often, randomized, tiny
 from keras import ops
 
 import vit_keras
-from vit_keras import preprocess
+from vit_keras import feature_maps, preprocess
 from vit_keras.backend.keras_internals import flat_layers
 from vit_keras.export import Plan
 from vit_keras.export.onnx import graph_of, write
@@ -43,7 +43,14 @@ def lora():
     return randomized(model)
 
 
+def segmenter():
+    maps = feature_maps(tiny(image_size=None, position_grid=(2, 2)), [0, 1])
+    x = keras.layers.Concatenate()(maps.outputs)
+    return randomized(keras.Model(maps.input, keras.layers.Dense(3)(x)))
+
+
 MORE = {
+    "segmenter": segmenter,
     "own layer": lambda: randomized(keras.Sequential([tiny(include_top=False), Own(), keras.layers.Dense(3)])),
     "lora": lora,
     "relative": lambda: tiny(relative_positions=True, class_token=True, position=None, pooling="gap"),
@@ -52,7 +59,7 @@ MORE = {
     "patch norm": lambda: tiny(patch_norm=True, representation_size=8),
     "quick": lambda: tiny(mlp_activation="quick_gelu", pooling="token+gap", qkv_bias=False),
 }
-QUICK = ("token", "rope", "nested", "half", "any size", "own layer", "merged")
+QUICK = ("token", "rope", "nested", "half", "any size", "own layer", "merged", "segmenter")
 ALL = {**CASES, **MORE}
 
 

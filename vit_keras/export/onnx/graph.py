@@ -26,6 +26,9 @@ ELEMENTWISE |= {"Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin",
 ELEMENTWISE |= {"Tanh", "Where"}
 """Operators whose result at a place depends on their inputs at that place alone."""
 
+TO_THE_END = 2**31 - 1
+"""Where a range of an axis stops that goes to its end, however long it is."""
+
 
 @dataclasses.dataclass(eq=False, slots=True)
 class Value:
@@ -352,7 +355,7 @@ class Graph:
             count = stop - start
         else:
             count = size if (start, stop, step) == (None, None, -1) else None
-        first, last = (0, 2**31 - 1) if step > 0 else (2**31 - 1, -(2**31))
+        first, last = (0, TO_THE_END) if step > 0 else (TO_THE_END, -(2**31))
         start, stop = first if start is None else start, last if stop is None else stop
         ranges = [self.vector([n]) for n in (start, stop, axis)]
         ranges += [self.vector([step])] if step != 1 else []

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .graph import ELEMENTWISE, Graph, Node, Value
+from .graph import ELEMENTWISE, TO_THE_END, Graph, Node, Value
 
 __all__ = ["narrowed", "order"]
 
@@ -164,7 +164,7 @@ def _picked(node: Node) -> _Range | None:
     else:
         return None
     size = x.shape[cells.axis]
-    few = isinstance(size, str) or 4 * (cells.stop - cells.start) <= size
+    few = cells.stop < TO_THE_END if isinstance(size, str) else 4 * (cells.stop - cells.start) <= size
     return cells if few and 0 <= cells.start < cells.stop else None
 
 
