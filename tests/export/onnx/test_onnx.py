@@ -55,6 +55,7 @@ MORE = {
     "lora": lora,
     "relative": lambda: tiny(relative_positions=True, class_token=True, position=None, pooling="gap"),
     "sines": lambda: tiny(image_size=None, position="sincos2d", pooling="gap"),
+    "any size gap": lambda: tiny(image_size=None, position_grid=(2, 2), class_token=True, pooling="gap"),
     "any size rope": lambda: tiny(image_size=None, position=None, rope_theta=100.0),
     "patch norm": lambda: tiny(patch_norm=True, representation_size=8),
     "quick": lambda: tiny(mlp_activation="quick_gelu", pooling="token+gap", qkv_bias=False),
