@@ -93,6 +93,28 @@ def test_a_file_computes_what_its_model_computes(tmp_path, name):
     np.testing.assert_allclose(alone, expected[:1], rtol=0, atol=1e-5 * max(1, np.abs(expected).max()))
 
 
+TOKENS = {  # and how they can be pooled
+    "class": ({"class_token": True}, ("token", "gap", "token+gap", "all", "map", None)),
+    "none": ({"class_token": False}, ("gap", "all", "map", None)),
+    "registers": ({"class_token": True, "registers": 2}, ("token", "gap", "token+gap", "all", "map", None)),
+    "distillation": ({"distillation_token": True}, ("token", "token+dist", "gap", "all", None)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("tokens", "pooling"), [(name, pooling) for name in TOKENS for pooling in TOKENS[name][1]])
+def test_a_file_for_any_image_size_computes_each(tmp_path, tokens, pooling):
+    options = {"pooling": pooling, "include_top": pooling is not None, **TOKENS[tokens][0]}
+    model = tiny(image_size=None, position_grid=(2, 2), **options)
+    assert write(Plan.of(model, preprocessing=False), tmp_path / "model.onnx") == []
+    file, random = session(tmp_path / "model.onnx"), np.random.default_rng(0)
+    for size in ((32, 32), (16, 48), (64, 32)):
+        images = random.uniform(-1, 1, (2, *size, 3)).astype("float32")
+        expected = model.predict(images, verbose=0)
+        found = file.run(None, {"images": images})[0]
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * max(1, np.abs(expected).max()))
+
+
 @pytest.mark.parametrize(
     "options",
     [
