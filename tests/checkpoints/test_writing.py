@@ -273,6 +273,7 @@ def test_no_model(tmp_path):
         save_weights("model", tmp_path / "x.npz")
 
 
+@pytest.mark.filterwarnings("ignore:transformers does not do the same")  # Google's images are not antialiased
 def test_a_folder_may_have_the_suffix_of_a_file(tmp_path):
     (tmp_path / "x.npz").mkdir()
     (tmp_path / "x.npz" / "mine.txt").write_text("mine")
@@ -417,6 +418,7 @@ def test_a_folder_has_the_labels_and_the_preprocessing(tmp_path):
     assert Preprocessing.from_hugging_face(processor) == model.preprocessing
 
 
+@pytest.mark.filterwarnings("ignore:transformers does not do the same")  # Google's images are not antialiased
 @pytest.mark.parametrize("task", ["single", "multi", "regression"])
 def test_a_folder_has_the_task(task, tmp_path):
     model = small(mlp_activation="gelu")
@@ -437,6 +439,7 @@ def test_a_folder_has_the_task(task, tmp_path):
 GATED_DINOV2 = {"layer_scale": 1.0, "pooling": "token+gap", "mlp_dim": 176, "gated_mlp": True}
 
 
+@pytest.mark.filterwarnings("ignore:transformers does not do the same")  # Google's images are not antialiased
 @pytest.mark.parametrize("options", [{}, GATED_DINOV2])
 def test_a_folder_of_a_model_with_the_alias_of_an_activation(options, tmp_path):
     model = small(**options, mlp_activation="swish")

@@ -1029,7 +1029,7 @@ def test_export_opens_the_weights_of_a_factory(capsys, tmp_path, monkeypatch):
         raise ValueError(f"exports {model}")
 
     monkeypatch.setattr(exports, "export_model", stop)
-    monkeypatch.setattr(pictures, "open_model", lambda model, weights, **_: f"{model} with {weights}")
+    monkeypatch.setattr(pictures, "as_model", lambda model, weights, **_: f"{model} with {weights}")
     output = str(tmp_path / "new.onnx")
     arguments = ["export", "vit_ti16", "--weights", "mine.npz", "-o", output]
     assert_refused(capsys, arguments, "exports vit_ti16 with mine.npz")

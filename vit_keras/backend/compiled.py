@@ -128,8 +128,9 @@ def _compiled_around(*layers: keras.layers.Layer) -> list[keras.Model]:
 
 
 def _set_steps(model: keras.Model, steps: dict[str, Any]) -> None:
-    for step in _STEPS if openvino.is_active() else _STEPS[:3]:
-        setattr(model, step, steps.get(step))
+    model.train_function, model.test_function, model.predict_function, own = (steps.get(step) for step in _STEPS)
+    if openvino.is_active():
+        model.ov_compiled_model = own
 
 
 @contextlib.contextmanager
