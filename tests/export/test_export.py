@@ -218,7 +218,7 @@ def test_a_file_of_one_size_needs_a_model_of_one_size(tmp_path):
 
     with pytest.raises(ValueError, match="takes any"):
         torch_program.write(Plan.of(CASES["any pixels"]()), tmp_path / "model.pt2")
-    wrapped = keras.Sequential([CASES["any pixels"](), keras.layers.Dense(2)])  # of which resize returns the ViT alone
+    wrapped = keras.Sequential([CASES["any pixels"](), keras.layers.Dense(2)])  # resize returns the ViT alone
     with pytest.raises(ValueError, match=r"Build it around the ViT that .*resize"):
         torch_program.write(Plan.of(wrapped), tmp_path / "model.pt2")
 

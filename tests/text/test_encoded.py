@@ -86,14 +86,14 @@ def test_both_towers_of_a_folder_get_its_tokenizer(tmp_path):
     assert model.tokenizer("a")[0, -1] == 0
 
 
-@pytest.mark.parametrize("beside", [True, False])
-def test_both_towers_are_opened_as_they_were_saved(beside, tmp_path):
+@pytest.mark.parametrize("in_folder", [True, False])
+def test_both_towers_are_opened_as_they_were_saved(in_folder, tmp_path):
     write_both("open_clip_not_causal", tmp_path / "clip")
     write_tokenizer("clip_json", tmp_path / "clip")
     model = text.open_image_text(tmp_path / "clip")
-    file = tmp_path / ("clip/both.keras" if beside else "both.keras")
+    file = tmp_path / ("clip/both.keras" if in_folder else "both.keras")
     model.save(file)
-    found = text.open_image_text(file, tokenizer="auto" if beside else tmp_path / "clip")
+    found = text.open_image_text(file, tokenizer="auto" if in_folder else tmp_path / "clip")
     with pytest.raises(ValueError, match="no options.*'strict'"):
         text.open_image_text(file, strict=False)
     np.testing.assert_array_equal(found.tokenizer(TEXTS), model.tokenizer(TEXTS))

@@ -60,7 +60,7 @@ def pooling(model: keras.Model) -> keras.Model | None:
     model = learner(model)
     vit = find_vit(model)
     last = vit if model is not vit else final_norm(vit) or blocks(vit)[-1]
-    with contextlib.suppress(ValueError):  # there is no graph
+    with contextlib.suppress(ValueError):  # without a graph
         return kept(model, ("pooling", id(outputs_of(model)[0])), lambda: _behind(last, model))
     return None
 

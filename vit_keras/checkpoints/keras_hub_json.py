@@ -20,7 +20,7 @@ FAMILY_OF = {
 
 
 def tower(config: Any) -> Mapping[str, Any] | None:
-    """Return the configuration of the image tower in that of a KerasHub model, or `None` for any other model.
+    """Return the image tower's part of a KerasHub configuration, or `None` for any other model.
 
     Example:
         >>> tower({"config": {"backbone": {"registered_name": "keras_hub>ViTBackbone", "config": {}}}})

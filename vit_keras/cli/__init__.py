@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _as_typed(words: Sequence[str]) -> str:
-    """Return a command as the shell of this system reads it: that of Windows knows no single quotes."""
+    """Return a command quoted for this system's shell: Windows does not read single quotes."""
     if os.name != "nt":
         return shlex.join(words)
     from subprocess import list2cmdline

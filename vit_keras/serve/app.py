@@ -324,7 +324,7 @@ _RESULTS = ("probabilities", "numbers", "features", "outputs")
 
 
 def _result(name: str, values: np.ndarray, engine: Engine, top: int) -> dict[str, Any]:
-    """Return what an answer says of an output; that of a segmenter is of each place, and stays an array."""
+    """Return the part of an answer for one output; a segmenter has one at each place, which stays an array."""
     if name == "probabilities" and values.ndim == 1:
         return {"predictions": _predictions(values, engine.labels, top)}
     if name == "numbers":
