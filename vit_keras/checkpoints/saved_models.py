@@ -333,7 +333,9 @@ def _read_keras(path: Path) -> tuple[Any, bool]:
         if max(text.file_size for text in texts) > LIMIT_TEXT:
             raise ValueError(f"its configuration is longer than {LIMIT_TEXT:,} bytes")
         config, metadata = (json.loads(archive.read(text)) for text in texts)
-    return config, metadata.get("keras_version", "").startswith("2.")
+    if not isinstance(metadata, Mapping):
+        raise ValueError(f"its metadata.json is a {type(metadata).__name__}, not an object with keras_version")
+    return config, str(metadata.get("keras_version", "")).startswith("2.")
 
 
 def _write_keras(source: Path, target: Path, config: Any, keras_2: bool) -> None:
