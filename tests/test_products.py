@@ -317,7 +317,25 @@ def test_whoever_watches_a_dense_layer_sees_its_output_and_not_its_gelu(library,
         np.testing.assert_allclose(seen[0], hidden, **CLOSE)
 
 
-@pytest.mark.parametrize("name", products.PRIVATE)
+@pytest.mark.parametrize("gelu", ["none", "tanh"])
+def test_without_gradients_a_gelu_takes_no_new_memory(gelu, monkeypatch):
+    import torch
+
+    monkeypatch.setattr(products, "_library", {"float32": "pytorch"})
+    monkeypatch.setattr(products, "LEAST", 0)
+    x, kernel, b = inputs = values()
+    expected = torch.nn.functional.gelu(torch.addmm(b, x, kernel), approximate=gelu)
+    with torch.no_grad(), monkeypatch.context() as patched:
+        patched.setattr(torch.nn.functional, "gelu", None)
+        np.testing.assert_allclose(products.linear(*inputs, gelu), expected.detach(), **CLOSE)
+    monkeypatch.setitem(products.PRIVATE, "gelu", "ops.aten._renamed")
+    products._private.cache_clear()
+    with torch.no_grad():  # PyTorch's public GELU takes its place
+        np.testing.assert_allclose(products.linear(*inputs, gelu), expected.detach(), **CLOSE)
+    products._private.cache_clear()
+
+
+@pytest.mark.parametrize("name", sorted(set(products.PRIVATE) - {"gelu"}))
 def test_without_a_private_name_products_are_ordinary(name, monkeypatch, caplog):
     monkeypatch.setattr(products, "LEAST", 0)
     monkeypatch.setattr(products, "_library", {})
