@@ -22,7 +22,7 @@ CLOSE = {"rtol": 0, "atol": 1e-5}
 
 @pytest.fixture(params=["pytorch", "onednn"])
 def library(request, monkeypatch):
-    monkeypatch.setattr(products, "_library", dict.fromkeys(products.DTYPES, request.param))
+    monkeypatch.setattr(products, "_library", dict.fromkeys(products.KINDS, request.param))
     monkeypatch.setattr(products, "LEAST", 0)
     if request.param == "onednn" and not _has_onednn():
         pytest.skip("this PyTorch has no oneDNN")
@@ -375,20 +375,20 @@ def test_a_failure_of_onednn_is_computed_again_and_logged_once(monkeypatch, capl
         ("onednn", "nonsense", "pytorch"),
     ],
 )
-@pytest.mark.parametrize("dtype", products.DTYPES)
-def test_the_faster_one_is_chosen_once(dtype, faster, setting, expected, monkeypatch):
+@pytest.mark.parametrize("kind", products.KINDS)
+def test_the_faster_one_is_chosen_once(kind, faster, setting, expected, monkeypatch):
     timed = []
     monkeypatch.setattr(products, "_library", {})
     monkeypatch.setenv("VIT_KERAS_PRODUCTS", setting)
     seconds = {name: 1.0 if name == faster else 2.0 for name in ("pytorch", "onednn")}
-    monkeypatch.setattr(products, "_seconds", lambda dtype: timed.append(dtype) or seconds)
+    monkeypatch.setattr(products, "_seconds", lambda kind: timed.append(kind) or seconds)
     found = []
-    threads = [threading.Thread(target=lambda: found.append(products.library(dtype))) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: found.append(products.library(kind))) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [expected] * 8 and timed in ([], [dtype])
+    assert found == [expected] * 8 and timed in ([], [kind])
 
 
 @pytest.mark.skipif(os.name == "nt", reason="the clock of a thread is too coarse on Windows")
@@ -399,12 +399,12 @@ def test_timing_does_not_count_time_in_which_the_thread_waits(monkeypatch):
     assert products._seconds("float32")["onednn"] < 0.04
 
 
-@pytest.mark.parametrize("dtype", products.DTYPES)
-def test_timing_draws_no_random_numbers(dtype):
+@pytest.mark.parametrize("kind", products.KINDS)
+def test_timing_draws_no_random_numbers(kind):
     import torch
 
     state = torch.get_rng_state()
-    assert set(products._seconds(dtype)) == {"pytorch", "onednn"}
+    assert set(products._seconds(kind)) == {"pytorch", "onednn"}
     assert torch.equal(torch.get_rng_state(), state)
 
 

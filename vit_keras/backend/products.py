@@ -5,8 +5,9 @@ same PyTorch. The two are timed once a process, and the faster one is kept: in t
 product to the last. What oneDNN has no formula for (float16, `torch.func`, compiling, tracing, gradients of gradients)
 is computed by PyTorch's ordinary products.
 
-bfloat16 is multiplied by oneDNN in any case, except in PyTorch's fused attention. So it is the attention that is timed,
-against two products: on a processor that multiplies bfloat16, they take half as long, and a quarter in training.
+bfloat16 is multiplied by oneDNN in any case, except in PyTorch's fused attention. But only a direct call of oneDNN adds
+the bias and computes the GELU with the product. So a product with its GELU is timed, and the attention against two
+products: on AMD processors that multiply bfloat16, they take half as long, and a quarter in training.
 """
 
 from __future__ import annotations
@@ -28,11 +29,14 @@ LIBRARIES = ("auto", "pytorch", "onednn")
 DTYPES = ("float32", "bfloat16")
 """Types of numbers whose products may be oneDNN's."""
 
+KINDS = (*DTYPES, "attention")
+"""What is timed: a product in float32, one with its GELU in bfloat16, and an attention in bfloat16."""
+
 LEAST = 2**22
 """Multiplications from which on oneDNN pays: a call of it costs some 15 microseconds more."""
 
-SHAPE = (64, 768, 3072)
-"""Rows, columns and inner size of the product that is timed: a part of the largest one of ViT-B."""
+SHAPES = {"float32": (64, 768, 3072), "bfloat16": (197, 384, 1536)}
+"""Rows, inner size and columns of the products that are timed: a part of the largest one of ViT-B, and of ViT-S."""
 
 HEADS = (6, 197, 64)
 """Heads, tokens and width of the attention that is timed: of ViT-S at 224 px."""
@@ -114,7 +118,7 @@ def attend(query: Any, key: Any, value: Any) -> Any:
         return fused(query, key, value)
     scores = 2 * query.shape[1] * query.shape[2] * key.shape[2]
     fits = 0 < scores <= MOST_SCORE_BYTES
-    if not fits or library("bfloat16") != "onednn" or not _are_plain(torch, query, key, value):
+    if not fits or library("attention") != "onednn" or not _are_plain(torch, query, key, value):
         return fused(query, key, value)
     images = MOST_SCORE_BYTES // scores
     if query.shape[0] <= images:
@@ -123,24 +127,24 @@ def attend(query: Any, key: Any, value: Any) -> Any:
     return torch.cat([_by_two_products(*part) for part in parts])
 
 
-def library(dtype: str = "float32") -> str:
+def library(kind: str = "float32") -> str:
     """Return which library multiplies matrices on the CPU, `"pytorch"` or `"onednn"`: timed at the first call.
 
     Args:
-        dtype: `"float32"` or `"bfloat16"`. In bfloat16, the choice concerns the attention, and a product with a GELU.
+        kind: `"float32"` or `"bfloat16"`, of products, or `"attention"` in bfloat16.
 
     Example:
         >>> library() in LIBRARIES
         True
     """
-    if dtype not in _library:
+    if kind not in _library:
         with _lock:
-            if dtype not in _library:
-                _library[dtype] = _choose(dtype)
-    return _library[dtype]
+            if kind not in _library:
+                _library[kind] = _choose(kind)
+    return _library[kind]
 
 
-def _choose(dtype: str) -> str:
+def _choose(kind: str) -> str:
     wanted = os.environ.get("VIT_KERAS_PRODUCTS", "auto").lower()
     if wanted not in LIBRARIES:
         logger.info("VIT_KERAS_PRODUCTS is %r, which is none of %s.", wanted, ", ".join(LIBRARIES))
@@ -149,8 +153,8 @@ def _choose(dtype: str) -> str:
             if not sys.modules["torch"].backends.mkldnn.is_available():
                 return "pytorch"
             _private.cache_clear()
-            seconds = _seconds(dtype)
-            logger.info("Seconds of a product in %s: %s", dtype, seconds)
+            seconds = _seconds(kind)
+            logger.info("Seconds of products (%s): %s", kind, seconds)
             if wanted == "onednn" or seconds["onednn"] < 0.95 * seconds["pytorch"]:
                 return "onednn"
         except Exception as error:
@@ -158,22 +162,27 @@ def _choose(dtype: str) -> str:
     return "pytorch"
 
 
-def _seconds(dtype: str) -> dict[str, float]:
-    """Time a product, or an attention in bfloat16, by both libraries, in turns.
+def _seconds(kind: str) -> dict[str, float]:
+    """Time a product, or an attention, by both libraries, in turns.
 
     The choice holds for the whole process, so it must not depend on what else the machine does at this moment: the
     clock is this thread's processor time, and the best of several rounds counts.
     """
     torch = sys.modules["torch"]
-    rows, inner, columns = SHAPE
+    dtype = torch.float32 if kind == "float32" else torch.bfloat16
+    runs: dict[str, Callable[[], Any]]
     with torch.inference_mode(), torch.autocast("cpu", enabled=False):
-        if dtype == "float32":
-            x, kernel, bias = (torch.full(s, 0.5, device="cpu") for s in ((rows, inner), (inner, columns), (columns,)))
-            runs = {"pytorch": lambda: torch.addmm(bias, x, kernel), "onednn": lambda: _by_onednn(x, kernel, bias)}
-        else:
-            x = torch.full((1, *HEADS), 0.5, device="cpu", dtype=torch.bfloat16)
+        if kind == "attention":
+            x = torch.full((1, *HEADS), 0.5, device="cpu", dtype=dtype)
             fused = torch.nn.functional.scaled_dot_product_attention
             runs = {"pytorch": lambda: fused(x, x, x), "onednn": lambda: _by_two_products(x, x, x)}
+        else:
+            rows, inner, columns = SHAPES[kind]
+            shapes = (rows, inner), (inner, columns), (columns,)
+            given = [torch.full(shape, 0.5, device="cpu", dtype=dtype) for shape in shapes]
+            ways = {"pytorch": functools.partial(_ordinary, torch), "onednn": _by_onednn}
+            gelu = None if kind == "float32" else "tanh"
+            runs = {name: functools.partial(way, *given, gelu) for name, way in ways.items()}
         found: dict[str, list[float]] = {name: [] for name in runs}
         for _ in range(ROUNDS):
             for name, run in runs.items():
