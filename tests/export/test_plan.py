@@ -107,6 +107,15 @@ def test_outputs_are_float32_whatever_the_policy(images):
     assert np.abs(found["logits"] - half.predict(images, verbose=0)).max() > 1e-4
 
 
+def test_images_stay_float32_on_their_way_to_a_half_precision_model(images):
+    """Keras gives a Sequential without an Input the dtype of its first layer; 1e-5 as above, 1e-3 is what it rounds."""
+    half, whole = (keras.Sequential([tiny(dtype=dtype)]) for dtype in ("mixed_bfloat16", "float32"))
+    half.build((None, *images.shape[1:]))
+    found = run(Plan.of(half), images)
+    np.testing.assert_allclose(found["logits"], whole.predict(images, verbose=0), atol=1e-5)
+    assert half.input_dtype == half.inputs[0].dtype == "bfloat16"
+
+
 def test_float32_ends_with_the_block():
     model = tiny(dtype="mixed_bfloat16")
     with pytest.raises(RuntimeError), in_float32(model):

@@ -50,6 +50,7 @@ CASES = {
     "two heads": lambda: tiny(pooling="token+dist", distillation_token=True),
     "gray": lambda: tiny(channels=1),
     "merged": lambda: tiny(patch_size=8, merge_tokens=4),
+    "merged patches": lambda: tiny(patch_size=8, merge_tokens=4, pooling="gap"),
     "nested": _nested,
     "functional": _functional,
     "half": lambda: tiny(dtype="mixed_bfloat16"),

@@ -217,6 +217,21 @@ def test_a_block_alone():
     assert [x.shape for x in attention(keras.Input((9, 8)), with_keys=True)] == [(None, 9, 8), (None, 9, 4)]
 
 
+@pytest.mark.parametrize("prefix", [0, 1])
+def test_nothing_that_is_empty_is_joined_to_the_merged_tokens(prefix, monkeypatch):
+    """XNNPACK, which runs LiteRT files, stops at a concatenation that begins with an empty tensor."""
+    first, concatenate = [], ops.concatenate
+
+    def noting(parts, axis):
+        first.append(parts[0].shape[axis])
+        return concatenate(parts, axis=axis)
+
+    monkeypatch.setattr(ops, "concatenate", noting)
+    block = layers.TransformerBlock(num_heads=2, mlp_dim=8, merge_tokens=3, prefix_tokens=prefix)
+    tokens, _ = block(images()[:, :9, :8, 0])
+    assert tokens.shape == (3, 6, 8) and first and 0 not in first
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

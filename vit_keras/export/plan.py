@@ -18,7 +18,7 @@ from .. import __version__, anatomy, layers
 from .. import labels as known_labels
 from .._internal.validate import positive_integer
 from ..backend import compiled
-from ..backend.keras_internals import flat_layers
+from ..backend.keras_internals import INPUT_DTYPE, flat_layers
 from ..checkpoints.describe import cached_as
 from ..checkpoints.locate import find
 from ..preprocess import Preprocessing
@@ -370,16 +370,25 @@ def in_float32(model: keras.Model) -> Iterator[None]:
         ...     model.get_layer("embedding").compute_dtype
         'float32'
     """
-    changed = [layer for layer in flat_layers(model) if layer.compute_dtype in ("float16", "bfloat16", "float64")]
+    inside, narrow = flat_layers(model), ("float16", "bfloat16", "float64")
+    changed = [layer for layer in inside if layer.compute_dtype in narrow]
     policies = [layer.dtype_policy for layer in changed]
-    with compiled.set_aside(model) if changed else contextlib.nullcontext():
+    # A Sequential without an Input casts images to what its first layer computed in when it was built.
+    starts = [layer for layer in inside if isinstance(layer, keras.layers.InputLayer) and layer.dtype in narrow]
+    inputs = [x for layer in starts for x in (layer, layer.output)]
+    dtypes = [x.dtype for x in inputs]
+    with compiled.set_aside(model) if changed or inputs else contextlib.nullcontext():
         try:
             for layer in changed:
                 layer.dtype_policy = "float32"
+            for x in inputs:
+                object.__setattr__(x, INPUT_DTYPE, "float32")
             yield
         finally:
             for layer, policy in zip(changed, policies):
                 layer.dtype_policy = policy
+            for x, dtype in zip(inputs, dtypes):
+                object.__setattr__(x, INPUT_DTYPE, dtype)
 
 
 @contextlib.contextmanager

@@ -62,7 +62,8 @@ def _merging(keys: Any, count: int, prefix: Any) -> Any:
         first, second = sets(x)
         first = ops.matmul(picks, first)  # faster than gathering rows, and quite as exact
         stay, go = first[:, :-count], first[:, -count:]
-        return ops.concatenate([x[:, :prefix], stay, second + ops.matmul(joins, go)], axis=1)
+        before = [x[:, :prefix]] if prefix else []  # LiteRT's XNNPACK cannot begin with nothing
+        return ops.concatenate([*before, stay, second + ops.matmul(joins, go)], axis=1)
 
     return total
 
