@@ -322,7 +322,7 @@ def _labels(model: keras.Model, labels: Any, count: int | None) -> tuple[str, ..
         raise ValueError(f"labels is a list of names, 'imagenet-1k' or 'cifar-10'. Received: {labels!r}")
     if len(names) != count and anatomy.task(model) != "ordinal":
         what = "numbers" if anatomy.task(model) in anatomy.NUMBERS else "classes"
-        raise ValueError(f"There are {len(names)} labels, and the model {model.name!r} has {count or 'no'} {what}.")
+        raise ValueError(f"labels= has {len(names)} names, and the model {model.name!r} has {count or 'no'} {what}.")
     return tuple(map(str, names))
 
 
