@@ -258,6 +258,12 @@ def test_an_exported_file_is_named(tmp_path, name):
         open_weights(path)
 
 
+def test_an_exported_folder_is_named(tmp_path):
+    (tmp_path / "saved_model.pb").write_bytes(b"")
+    with pytest.raises(ValueError, match="looks like an exported file"):
+        open_weights(tmp_path)
+
+
 def test_missing(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"at .*nowhere\.pth"):
         open_weights(tmp_path / "nowhere.pth")

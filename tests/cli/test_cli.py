@@ -653,6 +653,17 @@ def test_inspect_a_published_file_here_and_not(capsys, tmp_path, monkeypatch, go
     assert found["image"].startswith("384×384") and found["labels"].startswith("imagenet-1k: tench, goldfish")
 
 
+def test_inspect_a_url_that_was_downloaded_and_not(capsys, tmp_path, monkeypatch, google_npz):
+    monkeypatch.setenv("VIT_KERAS_HOME", str(tmp_path))
+    url = "https://example.org/models/vit.npz"
+    assert_refused(capsys, ["inspect", url], f"{url} is not here yet. Run: vit-keras download {url}")
+    file = tmp_path / "example.org" / "models" / "vit.npz"
+    file.parent.mkdir(parents=True)
+    google_npz("ViT-Ti_16").rename(file)
+    assert main(["inspect", url]) == 0
+    assert str(file) in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("columns", [40, 80, 120])
 def test_inspect_keeps_to_the_width(capsys, monkeypatch, tmp_path, columns):
     monkeypatch.chdir(tmp_path)

@@ -84,6 +84,27 @@ def test_a_command_with_keras_prints_an_error_in_one_line_and_nothing_of_the_bac
     assert result.stderr.startswith("vit-keras: ") and "nothing.jpg" in result.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [["serve", "nothing.keras"], ["export", "nothing.keras", "-o", "a.onnx"]])
+def test_a_command_that_imports_keras_late_prints_nothing_of_tensorflow(arguments, tmp_path):
+    command, environment = [sys.executable, "-m", "vit_keras", *arguments], {"KERAS_BACKEND": "tensorflow"}
+    environment = {**os.environ, **environment, "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    assert (result.stdout, result.stderr) == ("", "vit-keras: There is no model file at nothing.keras.\n")
+
+
+@pytest.mark.parametrize("missing", ["stdin", "stdout", "stderr"])
+def test_a_standard_stream_may_be_missing(missing, monkeypatch, capsys):
+    with monkeypatch.context() as without:
+        without.setattr(sys, missing, None)
+        assert main(["models", "vit_cifar10"]) == 0
+        assert main(["models", "no-such-model"]) == 1
+        getattr(sys, missing).close()
+    printed = capsys.readouterr()
+    assert ("WEIGHTS" in printed.out, "No published" in printed.err) == (missing != "stdout", missing != "stderr")
+    assert "No published" not in printed.out
+
+
 def test_names_in_the_parser_are_those_of_the_package():
     assert options.DEFAULT_MODEL == opening.DEFAULT_MODEL
     for style in options.STYLES:

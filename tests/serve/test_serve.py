@@ -797,8 +797,9 @@ def test_a_missing_package_is_named(tiny, monkeypatch, name):
 def test_mistakes_on_the_command_line(capsys, tiny):
     assert main(["serve", "nothing.onnx"]) == 1
     assert "no file nothing.onnx" in capsys.readouterr().err
-    assert main(["serve", str(tiny), "--set", "num_heads=3"]) == 1
-    assert "has its weights. Remove" in capsys.readouterr().err
+    for path in (str(tiny), f"{tiny}/"):
+        assert main(["serve", path, "--set", "num_heads=3"]) == 1
+        assert "has its weights. Remove" in capsys.readouterr().err
     with socket.create_server(("127.0.0.1", 0)) as other:
         assert main(["serve", str(tiny), "--port", str(other.getsockname()[1])]) == 1
     assert "in use" in capsys.readouterr().err

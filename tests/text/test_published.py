@@ -135,6 +135,13 @@ def test_offline_the_error_says_what_to_put_where(hub, monkeypatch):
     assert hub.seen == []
 
 
+def test_without_a_network_the_error_says_what_to_put_where(hub, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # the port that nobody listens on
+    with pytest.raises(ConnectionError, match=r"download its weights.*resolve.*VIT_KERAS_OFFLINE") as refused:
+        open_image_text(NAME)
+    assert "put the file at" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

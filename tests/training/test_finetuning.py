@@ -1,9 +1,11 @@
 """Fine-tuning in one call: what it leaves, that it goes on after a kill to the same result, and what it refuses."""
 
 import dataclasses
+import errno
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -333,6 +335,16 @@ def test_nothing_is_left_to_hold_out(tmp_path):
         pytest.raises(ValueError, match="all held-out"),
     ):
         finetune(tiny(), tmp_path, output=tmp_path / "run", **how)
+
+
+def test_an_output_that_cannot_be_written_is_found_before_anything_is_read(tmp_path, monkeypatch):
+    def refuse(*, dir, prefix):
+        raise PermissionError(errno.EACCES, "Permission denied", f"{dir}/{prefix}x")
+
+    monkeypatch.setattr("tempfile.mkdtemp", refuse)
+    message = f"Could not write to {re.escape(str(tmp_path))}: Permission denied. Choose"
+    with pytest.raises(PermissionError, match=message):
+        finetune(tmp_path, weights="nothing.npz", output=tmp_path / "new" / "run")
 
 
 def test_a_finished_run_is_not_overwritten(finished, photos):

@@ -71,6 +71,9 @@ def workspace(parent: Path) -> Iterator[Path]:
     Yields:
         The path of the temporary folder.
 
+    Raises:
+        PermissionError: The folder may not be written to; the error names it.
+
     Example:
         >>> with workspace(Path(".")) as folder:
         ...     folder.is_dir()
@@ -78,7 +81,10 @@ def workspace(parent: Path) -> Iterator[Path]:
     """
     delete_left(parent)
     while True:
-        folder = Path(tempfile.mkdtemp(dir=parent, prefix=_PREFIX))
+        try:
+            folder = Path(tempfile.mkdtemp(dir=parent, prefix=_PREFIX))
+        except PermissionError as error:  # it names the temporary folder
+            raise PermissionError(f"Could not write to {parent}: {error.strerror}. Choose another folder.") from None
         with _lock(folder) as alone:
             if alone is False:  # another process took it for one that was left
                 continue

@@ -31,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         1
     """
     arguments = sys.argv[1:] if arguments is None else arguments
+    _open_missing_streams()
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
         sys.stdout.reconfigure(errors="backslashreplace")  # as standard error: its encoding may lack a character
     try:
@@ -51,6 +52,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ImportError, NotImplementedError, OSError, TypeError, ValueError) as error:
         complain(error)
         return 1
+
+
+def _open_missing_streams() -> None:
+    """Open standard streams that go nowhere in a process that was started without them, as by `2>&-` or `pythonw`.
+
+    Python prints to standard output what goes to a missing standard error, and the next file that is opened gets the
+    number of the missing stream, with all that libraries print there.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
 
 
 def _as_typed(words: Sequence[str]) -> str:

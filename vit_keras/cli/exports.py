@@ -10,7 +10,7 @@ from .._internal.validate import expanded
 from ..export import export as export_model
 from ..export import find_format
 from ..export.timing import benchmark as time_files
-from .console import as_json, print_pairs, print_table
+from .console import as_json, print_pairs, print_table, quietly
 from .options import paths_of
 
 __all__ = ["benchmark", "export"]
@@ -18,7 +18,8 @@ __all__ = ["benchmark", "export"]
 
 def export(options: argparse.Namespace) -> None:
     """Export a model, compare it with the file, and print the report."""
-    from .pictures import check_not_read, files_of, open_with_options
+    with quietly():
+        from .pictures import check_not_read, files_of, open_with_options
 
     output = expanded(options.output)
     find_format(output, options.format)

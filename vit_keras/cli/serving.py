@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
+from .._internal.validate import expanded
 from ..serve import serve as serve_model
-from .console import printable
+from .console import printable, quietly
 
 __all__ = ["serve"]
 
@@ -40,10 +40,12 @@ def _model(options: argparse.Namespace):
     Raises:
         ValueError: Options of loading are given with an ONNX file.
     """
-    if not options.model.lower().endswith(".onnx"):
-        from .pictures import open_with_options
+    path = expanded(options.model)  # without the slash that a shell may complete
+    if path.suffix.lower() != ".onnx":
+        with quietly():
+            from .pictures import open_with_options
 
         return open_with_options(options)
     if options.weights or options.family or options.key or options.set:
         raise ValueError(f"{options.model} has its weights. Remove --weights, --family, --key and --set.")
-    return Path(options.model)
+    return path

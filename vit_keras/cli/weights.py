@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from .._internal.validate import expanded, one_of
+from ..checkpoints.cache import cached_path
 from ..checkpoints.checkpoint import megabytes
 from ..checkpoints.locate import available, fetch, find, is_local
 from ..cost import Cost
@@ -47,18 +48,17 @@ def inspect(options: argparse.Namespace) -> None:
 
 
 def _local(name: str) -> Path:
-    """Return the file of a path or a published name; nothing is downloaded in order to look at it."""
+    """Return the file of a path, a published name or a URL; nothing is downloaded in order to look at it."""
     path = expanded(name)
     if path.exists():
         return path
-    checkpoint = find(name)
-    if checkpoint is None:
+    checkpoint, is_url = find(name), name.startswith(("http://", "https://"))
+    if checkpoint is None and not is_url:
         raise FileNotFoundError(f"There is no file at {path}, and no published weights of that name.")
-    if not is_local(checkpoint):
-        raise FileNotFoundError(
-            f"{checkpoint.name} is published and not here yet. Run: vit-keras download {checkpoint.name}"
-        )
-    return fetch(checkpoint.url, progress=False)
+    if not (is_local(checkpoint) if checkpoint else cached_path(name).is_file()):
+        shown, published = (checkpoint.name, "published and ") if checkpoint else (name, "")
+        raise FileNotFoundError(f"{shown} is {published}not here yet. Run: vit-keras download {shown}")
+    return fetch(checkpoint or name, progress=False)
 
 
 def _becomes(entry: dict[str, Any]) -> str:

@@ -203,12 +203,17 @@ def _listing(repository: str) -> dict[str, tuple[int | None, str | None]]:
     url = f"{HUB}api/models/{repository}?blobs=true"
     folder = cached_path(f"{HUB}{repository}/resolve/main/config.json").parent
     path = cached_path(url)
+    advice = (
+        "On a machine with a network, download its weights, its .json files and its tokenizer. Pass the path of their "
+        f"folder, or put them into {folder} and set VIT_KERAS_OFFLINE."
+    )
     if offline() and not path.is_file():
-        raise FileNotFoundError(
-            f"{repository} is not on this machine and VIT_KERAS_OFFLINE is set. On a machine with a network, download "
-            f"its weights, its .json files and its tokenizer. Put them into {folder}, or pass the path of their folder."
-        )
-    download(url, json=True, progress=False)
+        raise FileNotFoundError(f"{repository} is not on this machine and VIT_KERAS_OFFLINE is set. {advice}")
+    try:
+        download(url, json=True, progress=False)
+    except ConnectionError as error:  # which advises to write this list by hand
+        reason = str(error).partition(" Without a network")[0]
+        raise ConnectionError(f"{reason} {advice}") from None
     try:
         files = json.loads(path.read_text(encoding="utf-8"))["siblings"]
         return {file["rfilename"]: (file.get("size"), (file.get("lfs") or {}).get("sha256")) for file in files}

@@ -143,6 +143,11 @@ def test_pictures_of_any_size_are_resized_inside(tmp_path, options):
         assert (levels != of_layer).mean() < 5e-3  # where a value lies half-way between two levels
 
 
+@pytest.mark.only_on("jax", reason="only JAX has no float64")
+def test_resizing_is_written_without_a_warning_about_float64(tmp_path):
+    vit_keras.export(tiny(), tmp_path / "a.onnx", check=None)  # a warning is an error here
+
+
 @pytest.mark.only_on("torch", reason="only PyTorch refuses float64 on Apple's GPUs")
 def test_images_need_no_float64_on_the_device(monkeypatch):
     import torch

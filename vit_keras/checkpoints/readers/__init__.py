@@ -99,10 +99,7 @@ def open_weights(path: str | os.PathLike[str], key: str | None = None) -> Reader
     reader = _READERS.get(kind)
     broken = (Kind.EMPTY, Kind.GIT_LFS, Kind.WEB_PAGE)
     if reader is None and kind not in broken and path.suffix.lower() in _EXPORTED:
-        raise ValueError(
-            f"{path} looks like an exported file, which its own runtime runs (docs/export.md). It cannot be opened as "
-            "a model. Open the model that it was exported from."
-        )
+        raise ValueError(_exported(path))
     if reader is None:
         raise ValueError(f"{path} is {kind.words}. Supported formats: {_FORMATS}.{see('file-refused')}")
     if reader is TorchReader:
@@ -124,4 +121,13 @@ def _in_folder(folder: Path) -> Path:
     if files:
         names = ", ".join(file.name for file in files)
         raise ValueError(f"{folder} holds several files of weights. Pass the path of one: {names}.")
+    if os.path.isfile(folder / "saved_model.pb"):
+        raise ValueError(_exported(folder))
     raise FileNotFoundError(f"There is no file of weights in the folder {folder}.")
+
+
+def _exported(path: Path) -> str:
+    return (
+        f"{path} looks like an exported file, which its own runtime runs (docs/export.md). It cannot be opened as "
+        "a model. Open the model that it was exported from."
+    )

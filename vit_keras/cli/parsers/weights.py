@@ -15,7 +15,9 @@ __all__ = ["convert", "cost", "doctor", "download", "inspect", "models"]
 
 def inspect(parser: argparse.ArgumentParser) -> None:
     """Add the options of `inspect`."""
-    parser.add_argument("file", metavar="FILE", help="weight file, Hugging Face folder or published name")
+    parser.add_argument(
+        "file", metavar="FILE", help="weight file, Hugging Face folder, published name or downloaded URL"
+    )
     parser.add_argument("--names", action="store_true", help="list all arrays, and the weight that each becomes")
     parser.add_argument(
         "--no-values", action="store_true", help="do not read the arrays to look for infinite or undefined values"

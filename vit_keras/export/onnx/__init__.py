@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from pathlib import Path
 
 import keras
@@ -56,7 +57,10 @@ def graph_of(plan: Plan) -> Graph:
     named = tuple(name if n is None else n for n, name in zip(shape, ("batch", "height", "width", "channels")))
 
     def outputs(images):
-        with keras.device("cpu"):  # sizes of images are computed in float64, which Apple's GPUs do not have
+        # Sizes of images are computed in float64, which Apple's GPUs do not have. JAX has none either and warns, but
+        # computes only small integers: sizes of images are symbols here.
+        with keras.device("cpu"), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Explicitly requested dtype")
             pixels = prepare(images)
         return plan.outputs(pixels)
 

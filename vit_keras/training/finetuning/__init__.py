@@ -22,6 +22,7 @@ import keras
 import numpy as np
 from PIL import Image
 
+from ..._internal.atomic import workspace
 from ..._internal.validate import ALIASES, did_you_mean, expanded, path_text, received, size_pair
 from ..._internal.warn import renamed_arguments
 from ...anatomy import find_vit, native_size, own_preprocessing
@@ -157,6 +158,7 @@ def finetune(
         TypeError: There is no folder, or an argument is given twice.
         ValueError: The images, the model or the options do not fit; `output` has a finished or another run; or the
             loss is not a finite number any more.
+        PermissionError: `output` cannot be written to.
         NotImplementedError: Keras runs on OpenVINO, which trains nothing.
 
     Warns:
@@ -283,6 +285,8 @@ def _check_output(output: Path, overwrite: bool, folds: int | str | None) -> Non
     """Raise the errors that can be found before anything is loaded."""
     if output.exists() and not output.is_dir():
         raise ValueError(f"{output} is a file. Pass another folder for the results as output= (--output).")
+    with workspace(next((folder for folder in (output, *output.parents) if folder.is_dir()), output)):
+        pass  # files can be made where the folder is, or will be
     names = ("model.keras", "oof.csv") if folds is None else ("model.keras", "oof.csv", "fold[0-9]*/model.keras")
     if any(path for name in names for path in output.glob(name)) and not (output / ".state").exists() and not overwrite:
         raise ValueError(
