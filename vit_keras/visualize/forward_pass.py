@@ -46,9 +46,7 @@ def _array(value: Any) -> np.ndarray:
     return array
 
 
-def _observe(
-    plan: Plan, read: list[slice], model: keras.Model, images: Any, classes: Any = None
-) -> dict[str, Any]:
+def _observe(plan: Plan, read: list[slice], model: keras.Model, images: Any, classes: Any = None) -> dict[str, Any]:
     vit = anatomy.find_vit(model)
 
     def forward(watch):
