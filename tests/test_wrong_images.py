@@ -1,4 +1,4 @@
-"""What is not a batch of images is refused with the way to one, by a call and by `predict`."""
+"""What is not a batch of images is refused with the way to one, by a call, `predict`, `fit` and `evaluate`."""
 
 import pathlib
 
@@ -27,8 +27,9 @@ def test_what_is_not_an_array_of_images_is_refused_with_preprocess(model, given,
 
 
 def test_files_are_told_of_the_module(model):
-    with pytest.raises(TypeError, match="vit_keras.preprocess"):
-        model.predict("cat.png")
+    for run in (model.predict, model.fit, model.evaluate):
+        with pytest.raises(TypeError, match="vit_keras.preprocess"):
+            run("cat.png")
 
 
 def test_a_single_image_and_a_dictionary_are_told_what_to_pass(model):

@@ -136,6 +136,16 @@ class VisionTransformer(FastModel):
         self.check_images(inputs)
         return super().__call__(inputs, *args, **kwargs)
 
+    def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if x is not None:
+            self.check_images(x)  # here, as TensorFlow and JAX call the model without numbers
+        return super().fit(x, *args, **kwargs)
+
+    def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if x is not None:
+            self.check_images(x)
+        return super().evaluate(x, *args, **kwargs)
+
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         self.check_images(x)
         return super().predict(x, *args, **kwargs)

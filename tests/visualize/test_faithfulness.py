@@ -104,7 +104,7 @@ def test_removed_tokens_might_as_well_not_be_there(kind):
     without = masked_pass._Removal(model, keras.ops.convert_to_tensor(masks))
     with layers.tap(without):
         result = array(model(inputs, training=False))
-        features = array(masked_pass.pooled(model, without.tokens, without.masks))
+        features = array(masked_pass.pooled(model, anatomy.readout(model), without.tokens, without.masks))
     if kind == "tokens":  # these go on with the others in the row; pooled is the class token
         np.testing.assert_allclose(result[:, kept], expected, rtol=0, atol=SAME * np.abs(expected).max())
         np.testing.assert_allclose(features, expected[:, 0], rtol=0, atol=SAME * np.abs(expected).max())
@@ -368,6 +368,8 @@ def test_no_images_is_a_mistake(tiny):
         evaluate_maps(tiny, [], ["rollout"])
 
 
+@pytest.mark.core
+@pytest.mark.compiles_long
 def test_a_model_that_pools_by_itself_is_not_read_with_removed_tokens():
     base = build(pooling=None)
     pooled = keras.layers.GlobalAveragePooling1D()(base.output)
@@ -375,6 +377,8 @@ def test_a_model_that_pools_by_itself_is_not_read_with_removed_tokens():
     with pytest.raises(ValueError, match="pools .*metric='pixel'"):
         evaluate_maps(model, noise(1, 32, 32, 3), ["rollout"], target=1)
     assert evaluate_maps(model, noise(1, 32, 32, 3), ["rollout"], metric="pixel", target=1).gap.shape == (2, 1)
+    features = evaluate_maps(model, noise(1, 32, 32, 3), ["rollout"], fractions=[0.5])  # compiled, of the mean
+    assert 0 < features.deletion[0, 0] < 1
     with pytest.raises(ValueError, match=r"no single output .*\(batch, classes\)"):
         evaluate_maps(base, noise(1, 32, 32, 3), ["rollout"], metric="pixel", target=1)
 

@@ -30,9 +30,10 @@ def watch(model: keras.Model, inputs: np.ndarray, classes: np.ndarray | None, pl
     """Run a model once and return the arrays of a plan, under the names of `Recording`'s fields."""
     if not model.built:
         model(inputs[:1])
+    read = anatomy.readout(model)  # which computes numbers, so it cannot be asked while a function is compiled
     with torch_gradients(plan.target is not None):
         tensors = [ops.convert_to_tensor(array) for array in (inputs, classes) if array is not None]
-        seen = compiled.run(model, functools.partial(_observe, plan), *tensors, key=("record", plan))
+        seen = compiled.run(model, functools.partial(_observe, plan, read), *tensors, key=("record", plan, str(read)))
     return {name: _array(value) for name, value in seen.items()}
 
 
@@ -45,8 +46,8 @@ def _array(value: Any) -> np.ndarray:
     return array
 
 
-def _observe(plan: Plan, model: keras.Model, images: Any, classes: Any = None) -> dict[str, Any]:
-    vit, read = anatomy.find_vit(model), anatomy.readout(model)
+def _observe(plan: Plan, read: list[slice], model: keras.Model, images: Any, classes: Any = None) -> dict[str, Any]:
+    vit = anatomy.find_vit(model)
 
     def forward(watch):
         visitor = _Visitor(model, read, plan, watch)

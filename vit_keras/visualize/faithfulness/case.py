@@ -51,6 +51,10 @@ class Case:
         if not model.built:
             model(self.inputs(self.pictures[:1]))
 
+    @functools.cached_property
+    def _read_tokens(self):
+        return anatomy.readout(self.model)  # computes numbers, so it cannot be asked while a function is compiled
+
     def showing(self, pictures: Any) -> Any:
         """Return the same case with other images, of the right size."""
         case = copy.copy(self)
@@ -104,7 +108,7 @@ class Case:
         pictures = self.pictures if pictures is None else pictures
         if kind == "probability":
             _refuse_without_classes(self.model)
-        results, function = [], functools.partial(masked_pass.read, kind)
+        results, function = [], functools.partial(masked_pass.read, kind, self._read_tokens)
         for c in self._chunks():
             arrays = [self.inputs(pictures[c])] + ([] if masks is None else [masks[c]])
             tensors = [ops.convert_to_tensor(a) for a in arrays]

@@ -22,16 +22,19 @@ from ...backend.keras_internals import flat_layers
 from ...layers import AttentionPooling, ExtractToken, MeanToken
 
 
-def read(kind: str | Callable[..., Any], model: keras.Model, images: Any, masks: Any = None) -> Any:
+def read(
+    kind: str | Callable[..., Any], tokens: list[slice], model: keras.Model, images: Any, masks: Any = None
+) -> Any:
     """Return what is compared, computed without the tokens whose mask is 0.
 
-    `kind` is `"similarity"`, `"probability"` or a function of the outputs; `masks` has the shape `(batch, tokens)`.
+    `kind` is `"similarity"`, `"probability"` or a function of the outputs; `tokens` are those that
+    `anatomy.readout(model)` returns; `masks` has the shape `(batch, tokens)`.
     """
     remove = _Removal(model, masks)
     with contextlib.nullcontext() if masks is None and kind != "similarity" else tap(remove):
         outputs = model(images, training=False)
         if kind == "similarity":
-            return ops.cast(pooled(model, remove.tokens, masks), "float32")
+            return ops.cast(pooled(model, tokens, remove.tokens, masks), "float32")
     if callable(kind):
         value = kind(outputs)
         if not ops.is_tensor(value) or math.prod(n or 1 for n in value.shape[1:]) != 1 or not value.shape:
@@ -91,7 +94,7 @@ class _Removal:
         return ops.cast(kept / ops.maximum(total, np.finfo("float32").tiny), scores.dtype)
 
 
-def pooled(model: keras.Model, tokens: Any, masks: Any) -> Any:
+def pooled(model: keras.Model, read: list[slice], tokens: Any, masks: Any) -> Any:
     """Return what the head reads of the last block's tokens: `(batch, width)`."""
     named = {layer.name: layer for layer in anatomy.find_vit(model).layers}
     if "Transformer_encoder_norm" in named:
@@ -102,7 +105,7 @@ def pooled(model: keras.Model, tokens: Any, masks: Any) -> Any:
     else:
         weights = ops.ones_like(tokens[..., :1]) if masks is None else ops.cast(masks[..., None], tokens.dtype)
         weighted = tokens * weights
-        parts = [ops.sum(weighted[:, r], axis=1) / ops.sum(weights[:, r], axis=1) for r in anatomy.readout(model)]
+        parts = [ops.sum(weighted[:, r], axis=1) / ops.sum(weights[:, r], axis=1) for r in read]
     if "fc_norm" in named:
         parts = [named["fc_norm"](part) for part in parts]
     return ops.concatenate(parts, axis=-1)
