@@ -140,7 +140,11 @@ class _Tracer:
         try:
             if hasattr(own, "core"):  # of preprocessing layers, which compute with the backend itself
                 object.__setattr__(layer, "backend", _Operations())
-            outputs = layer.call(*args, **kwargs)
+            if type(layer).__name__ == "LayerNormalization" and not hasattr(ops, "layer_normalization"):
+                inputs, *_ = *args, *kwargs.values()  # Keras 3.10 computes it by several operations
+                outputs = self.tensor(OPERATIONS["LayerNorm"](self, layer, inputs, layer.gamma, layer.beta))
+            else:
+                outputs = layer.call(*args, **kwargs)
             return tree.map_structure(  # Keras wants symbolic tensors, also of what does not depend on the inputs
                 lambda x: x if x is None or isinstance(x, SymbolicTensor) else self.tensor(self.value(x)), outputs
             )
