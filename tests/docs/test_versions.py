@@ -106,9 +106,7 @@ def test_pages_are_read_as_they_were_written(matrix, project, tmp_path):
     assert found["3.11", "newest", "jax"]["Passed"] == "5"
     assert found["3.11", "3.10", "jax"]["Remark"] == "a / b c"
     text = page.read_text(encoding="utf-8")
-    assert (
-        "Not tried yet:\n\n- Python 3.10 with Keras 3.10: torch, jax, tensorflow, tensorflow==2.16\n" in text
-    )
+    assert "Not tried yet:\n\n- Python 3.10 with Keras 3.10: torch, jax, tensorflow, tensorflow==2.16\n" in text
     matrix.write(page, {cell: {} for cell in cells}, cells)
     assert "Every combination was tried." in page.read_text(encoding="utf-8")
 
