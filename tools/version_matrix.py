@@ -2,10 +2,11 @@
 
 python tools/version_matrix.py [--only py=3.11,keras=3.10,backend=jax] [--again] [--dry-run]
 
-A cell is a Python, a Keras and a backend, all from pyproject.toml: each Python of the classifiers, the oldest Keras and
-the newest, each backend, and the oldest version of a backend where one is stated. For each cell, a fresh virtual
-environment gets the wheel of the package, the backend, and the test extra without the other backends. Then `pip check`
-and the first cases of the numeric core of the tests run there. The environment is deleted, its log is kept.
+A cell is a Python, a Keras and a backend, all from pyproject.toml: each Python of the classifiers, the oldest Keras (on
+OpenVINO a later one) and the newest, each backend, and the oldest version of a backend where one is stated. For each
+cell, a fresh virtual environment gets the wheel of the package, the backend, and the test extra without the other
+backends. Then `pip check` and the first cases of the numeric core of the tests run there. The environment is deleted,
+its log is kept.
 
 The script can be stopped and started again: cells that have a row of this version of the package are left out. A Python
 is looked for on PATH, among pyenv's and with uv. pip's own variables (PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS …) hold here
@@ -40,6 +41,9 @@ NEWEST = "newest"
 KEY = ("Python", "Keras", "Backend")
 COUNTS = ("Passed", "Failed", "Skipped", "Seconds")
 COLUMNS = (*KEY, "Installed", *COUNTS, "Date", "vit_keras", "Remark")
+OLDEST_KERAS = {  # by backend: the oldest Keras that runs on it, where the stated one does not
+    "openvino": "3.12",  # before, it imports `openvino.runtime`, which is gone, and cannot compute what the models need
+}
 TOO_NEW = {  # by backend: what pip would choose beside it that does not work with it
     "tensorflow==2.16": "onnx<1.19",  # a newer one needs a newer ml_dtypes than TensorFlow, and does not say so
 }
@@ -52,7 +56,7 @@ TEXT = """\
 installed the wheel and the test extra. Then it ran the first cases of the numeric core of the tests (`-m first_case`).
 
 - OpenVINO is installed in all environments, because the tests export to it. Keras on OpenVINO does not train, so only
-  the tests of a few files run there.
+  the tests of a few files run there. The oldest Keras that runs on OpenVINO is 3.12.
 - *Newest* is the newest Keras that pip finds for this Python and backend. A backend without a version is also the
   newest.
 - With TensorFlow 2.16, onnx is held below 1.19, because a newer onnx cannot be imported with it.
@@ -90,7 +94,10 @@ def stated(path=ROOT / "pyproject.toml"):
     for name in BACKENDS:
         bound = re.search(r">=(\S+)", extras[name][0])
         backends += [name, f"{name}=={bound[1]}"] if bound else [name]
-    cells = [Cell(*cell) for cell in itertools.product(pythons, (oldest_keras, NEWEST), backends)]
+    cells = [
+        Cell(python, OLDEST_KERAS.get(backend, oldest_keras) if keras != NEWEST else NEWEST, backend)
+        for python, keras, backend in itertools.product(pythons, (oldest_keras, NEWEST), backends)
+    ]
     examples = f"{project['name']}[examples]"
     test = [line for own in extras["test"] for line in (extras["examples"] if own == examples else [own])]
     return cells, test

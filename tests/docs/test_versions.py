@@ -41,7 +41,8 @@ def project(tmp_path):
 def test_cells_are_what_the_project_states(matrix, project):
     cells, extra = matrix.stated(project)
     assert {cell.python for cell in cells} == {"3.10", "3.11"}
-    assert {cell.keras for cell in cells} == {"3.10", "newest"}
+    assert {cell.keras for cell in cells if cell.backend != "openvino"} == {"3.10", "newest"}
+    assert {cell.keras for cell in cells if cell.backend == "openvino"} == {"3.12", "newest"}
     assert [cell.backend for cell in cells[:5]] == ["torch", "jax", "tensorflow", "tensorflow==2.16", "openvino"]
     assert len(cells) == len(set(cells)) == 2 * 2 * 5
     tensorflow = ['tensorflow-cpu; platform_system == "Linux"', 'tensorflow; platform_system != "Linux"']
@@ -105,9 +106,7 @@ def test_pages_are_read_as_they_were_written(matrix, project, tmp_path):
     assert found["3.11", "newest", "jax"]["Passed"] == "5"
     assert found["3.11", "3.10", "jax"]["Remark"] == "a / b c"
     text = page.read_text(encoding="utf-8")
-    assert (
-        "Not tried yet:\n\n- Python 3.10 with Keras 3.10: torch, jax, tensorflow, tensorflow==2.16, openvino\n" in text
-    )
+    assert "Not tried yet:\n\n- Python 3.10 with Keras 3.10: torch, jax, tensorflow, tensorflow==2.16\n" in text
     matrix.write(page, {cell: {} for cell in cells}, cells)
     assert "Every combination was tried." in page.read_text(encoding="utf-8")
 

@@ -32,7 +32,17 @@ SAVED = (
 )
 """Modules with a class that Keras can write into a file."""
 
-BACKENDS = ("tensorflow", "jax", "jaxlib", "torch", "openvino")
+_ON_OPENVINO = ("openvino", 'openvino scipy "keras>=3.12"')
+BACKENDS = {
+    "tensorflow": ("tensorflow", "tensorflow"),
+    "jax": ("jax", "jax"),
+    "jaxlib": ("jax", "jax"),
+    "torch": ("torch", "torch"),
+    "openvino": _ON_OPENVINO,
+    "openvino.runtime": _ON_OPENVINO,  # gone in OpenVINO 2026; Keras imports it before 3.12
+    "scipy": _ON_OPENVINO,  # which Keras imports there without requiring it
+}
+"""By the module that a backend of Keras lacks: the backend, and what pip is asked for."""
 
 
 class _AfterKeras:
@@ -58,10 +68,11 @@ class _AfterKeras:
             except ModuleNotFoundError as error:
                 if error.name not in BACKENDS:
                     raise
+                backend, needed = BACKENDS[error.name]
                 raise ImportError(
-                    f"Keras runs on {error.name}, which is not installed. Install it (pip install {error.name}), or "
-                    "choose another backend by the environment variable KERAS_BACKEND (tensorflow, jax, torch, or "
-                    f"openvino, which does not train).{see('backend')}"
+                    f"Keras runs on {backend}, and the module {error.name} is missing. Install what Keras needs there "
+                    f"(pip install {needed}), or choose another backend by the environment variable KERAS_BACKEND "
+                    f"(tensorflow, jax, torch, or openvino, which does not train).{see('backend')}"
                 ) from None
             finally:
                 self.depth -= 1

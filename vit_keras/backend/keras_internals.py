@@ -5,6 +5,7 @@ other. Each function says what Keras' public interface lacks.
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import threading
 import types
@@ -330,7 +331,7 @@ def compile_on_openvino(compile: Callable[[Any, str], Any], values: Callable[[ke
         compile: From an `openvino.Model` and a device to a function from inputs to `openvino`'s outputs.
         values: From a model to objects that are replaced when other values are assigned to its variables.
     """
-    from keras.src.backend.openvino import trainer
+    from keras.src.backend.openvino import core, trainer
 
     plain, lock = trainer.OpenVINOTrainer._get_compiled_model, threading.RLock()
 
@@ -345,6 +346,7 @@ def compile_on_openvino(compile: Callable[[Any, str], Any], values: Callable[[ke
 
     trainer.OpenVINOTrainer._get_compiled_model = _get_compiled_model
     trainer.ov = types.SimpleNamespace(**{**vars(trainer.ov), "compile_model": compile})
+    core.compile_model = functools.partial(core.compile_model, config={"INFERENCE_PRECISION_HINT": "f32"})
 
 
 @contextlib.contextmanager

@@ -56,6 +56,14 @@ PATCHES = (
         "test_keras_still_cannot_broadcast_an_array_to_a_symbolic_size",
     ),
     Patch(
+        "keras.ops.arange",
+        "export.onnx.trace: ops.arange",
+        "one export to ONNX",
+        "ops.arange of Keras 3.10 does not look at its arguments: with a symbolic size it computes, and fails.",
+        "Keras 3.11 is the oldest: its ops.arange is symbolic where an argument is",
+        "none: of the Keras that is installed, an older one needs it",
+    ),
+    Patch(
         "backend of a preprocessing layer",
         "export.onnx.trace: object.__setattr__(layer, 'backend', _Operations())",
         "one export to ONNX",
@@ -126,6 +134,14 @@ PATCHES = (
         "Keras passes no properties to OpenVINO, which then computes in bfloat16 on processors that have it.",
         "Keras passes a precision to compile_model",
         "test_keras_on_openvino_still_needs_both_patches",
+    ),
+    Patch(
+        "keras.src.backend.openvino.core.compile_model",
+        "backend.keras_internals: core.compile_model",
+        "always, where Keras runs on OpenVINO",
+        "Keras passes no properties to OpenVINO where operations are computed outside of predict(), either.",
+        "Keras 3.15 is the oldest: it passes float32",
+        "none: of the Keras that is installed, an older one needs it",
     ),
     Patch(
         "keras.Variable.__init__",
