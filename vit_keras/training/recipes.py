@@ -20,7 +20,15 @@ from typing import Any
 import keras
 
 from .. import anatomy
-from .._internal.validate import as_array, did_you_mean, is_number, one_of, positive_integer, python_numbers
+from .._internal.validate import (
+    as_array,
+    check_fields,
+    did_you_mean,
+    is_number,
+    one_of,
+    positive_integer,
+    python_numbers,
+)
 from .._internal.warn import renamed_arguments
 from ..backend.keras_internals import policy_of
 from . import lora as low_rank
@@ -215,11 +223,7 @@ class Recipe:
         Raises:
             ValueError: A field does not exist, or a value is out of range.
         """
-        known = [field.name for field in dataclasses.fields(self)]
-        unknown = sorted(set(changes) - set(known))
-        if unknown:
-            hint = did_you_mean(unknown[0], known)
-            raise ValueError(f"A recipe has no field {', '.join(unknown)}.{hint} Its fields: {', '.join(known)}.")
+        check_fields(Recipe, changes)
         if "augmentation" in changes:
             changes = {"augment_from": 0, "flip_test": False} | changes
         if changes.get("learning_rate") is not None and self.scale_learning_rate == "sqrt":
