@@ -644,6 +644,18 @@ def test_unreadable_tensors_are_refused_when_asked_for():
                 ask(name)
 
 
+@pytest.mark.parametrize(("flag", "is_negative"), [(b"\x88", True), (b"\x89", False)])
+def test_a_tensor_whose_sign_is_a_flag_is_refused(tmp_path, flag, is_negative):
+    """PyTorch writes `x.conj().imag` with the stored values and `{"neg": True}`."""
+    program = tensor((2,), (1,))[:-2] + b"}" + text("neg") + flag + b"stR"
+    reader = open_weights(torch_zip(tmp_path / "a.pth", state_dict(a=program), [numbers(2).tobytes()]))
+    if is_negative:
+        with pytest.raises(ValueError, match=r"'a' .*negative view.*resolve_neg"):
+            reader["a"]
+    else:
+        np.testing.assert_array_equal(reader["a"], numbers(2))
+
+
 def test_pickled_module():
     with pytest.raises(ValueError, match=r"container\.Sequential.*state_dict\(\)"):
         open_weights(TORCH / "module.pth")
