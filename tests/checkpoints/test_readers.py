@@ -370,6 +370,15 @@ def test_npz_whose_header_lies(tmp_path, member, compression):
     assert peak(fail)[1] < 1 << 20
 
 
+def test_npz_of_every_version(tmp_path):
+    """NumPy writes version 2 for a header of more than 65,535 bytes, and version 3 for names that are not Latin-1."""
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        for version in (1, 2, 3):
+            with archive.open(f"{version}.npy", "w") as file:
+                np.lib.format.write_array(file, numbers(2, 3, seed=version), (version, 0))
+    assert_equal(open_weights(tmp_path / "a.npz"), {str(n): numbers(2, 3, seed=n) for n in (1, 2, 3)})
+
+
 def test_npz_with_the_same_name_twice(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive, pytest.warns(UserWarning, match="Duplicate"):
         archive.writestr("a.npy", npy((1,), bytes(4)))
