@@ -150,7 +150,7 @@ def test_sigmoids_of_one_class_each_are_calibrated_one_by_one():
     after = model.predict(images, verbose=0)
     assert temperature(after, np.eye(3)[labels]) == pytest.approx(1, abs=1e-2)
     assert np.abs(after - before).max() > 1e-3
-    with pytest.raises(ValueError, match="from 0 to 2"):
+    with pytest.raises(ValueError, match="3 classes must be 0 … 2"):
         training.calibrate(model, (images, labels - 1))
 
 

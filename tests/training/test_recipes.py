@@ -78,8 +78,8 @@ def test_a_recipe_is_found_by_name_and_changed():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: recipe("adam"), "'adam'.*finetune, vit"),
-        (lambda: recipe("fintune"), "'fintune'.*'finetune'"),
+        (lambda: recipe("adam"), "recipe must be one of 'finetune', 'vit'.*'adam'"),
+        (lambda: recipe("fintune"), "mean 'finetune'.*'fintune'"),
         (lambda: recipe("vit", lr=1), "Unknown option lr.*'learning_rate'"),
         (lambda: recipe("vit", learning_rat=1), "learning_rat.*'learning_rate'"),
         (lambda: recipe("vit", optimizer="adam"), "optimizer must be one of 'sgd'"),

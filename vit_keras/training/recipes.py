@@ -20,15 +20,7 @@ from typing import Any
 import keras
 
 from .. import anatomy
-from .._internal.validate import (
-    as_array,
-    check_fields,
-    did_you_mean,
-    is_number,
-    one_of,
-    positive_integer,
-    python_numbers,
-)
+from .._internal.validate import as_array, check_fields, is_number, one_of, positive_integer, python_numbers
 from .._internal.warn import renamed_arguments
 from ..backend.keras_internals import policy_of
 from . import lora as low_rank
@@ -444,10 +436,5 @@ def recipe(name: str | Recipe, **changes: Any) -> Recipe:
         >>> recipe("vit", ema=0.9999).optimizer
         'sgd'
     """
-    if not isinstance(name, Recipe):
-        if name not in RECIPES:
-            raise ValueError(
-                f"There is no recipe {name!r}.{did_you_mean(name, RECIPES)} The recipes are: {', '.join(RECIPES)}."
-            )
-        name = RECIPES[name]
-    return name.replace(**changes)
+    found = name if isinstance(name, Recipe) else RECIPES[one_of(name, "recipe", RECIPES)]
+    return found.replace(**changes)
