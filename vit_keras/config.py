@@ -7,12 +7,11 @@ table of the published sizes.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ._internal.bounds import patch_stride
 from ._internal.imports import moved_names
-from ._internal.validate import did_you_mean
+from ._internal.validate import check_fields
 from .config_checks import check_combination, checked_fields, checked_merging
 
 __all__ = ["ViTConfig"]
@@ -258,21 +257,8 @@ class ViTConfig:
         Raises:
             ValueError: A field does not exist, or the new combination is not valid.
         """
-        check_names(changes)
+        check_fields(ViTConfig, changes)
         return dataclasses.replace(self, **changes)
-
-
-def check_names(options: Iterable[str]) -> None:
-    """Refuse options that are not fields of `ViTConfig`.
-
-    Raises:
-        ValueError: There are some; the error names the nearest field, or all.
-    """
-    known = [field.name for field in dataclasses.fields(ViTConfig)]
-    unknown = sorted(set(options) - set(known))
-    if unknown:
-        near = did_you_mean(unknown[0], known) or f" The options are the fields of ViTConfig: {', '.join(known)}."
-        raise ValueError(f"Unknown option {', '.join(unknown)}.{near}")
 
 
 if not TYPE_CHECKING:  # a misspelled name must not pass for a moved one

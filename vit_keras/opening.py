@@ -15,7 +15,7 @@ from typing import Any
 import keras
 
 from ._internal.bounds import about, patch_stride
-from ._internal.validate import check_activations, did_you_mean, path_text, size_pair
+from ._internal.validate import check_activations, check_fields, did_you_mean, path_text, size_pair
 from ._internal.warn import warn_caller
 from .anatomy import find_vit, learner, own_preprocessing
 from .build import build
@@ -26,7 +26,7 @@ from .checkpoints.locate import available, fetch, find, is_meant_as_path
 from .checkpoints.model_weights import ModelWeights
 from .checkpoints.saved_models import is_of_keras_hub, is_whole_model, load_model
 from .checkpoints.weights import Weights
-from .config import ViTConfig, check_names
+from .config import ViTConfig
 from .model import VisionTransformer
 from .preprocess.layer import Preprocess
 from .variants import CIFAR10, VARIANTS
@@ -71,7 +71,7 @@ def open_model(
     if isinstance(model, Checkpoint) and weights is None:
         model, weights = None, model
     if weights is None and isinstance(model, str) and "://" in model and find(model) is None:
-        check_names({*options} - {*(from_checkpoint.__kwdefaults__ or ())})  # before a download
+        check_fields(ViTConfig, {*options} - {*(from_checkpoint.__kwdefaults__ or ())})  # before a download
         model = fetch(model)  # its content shows what it is
     if isinstance(model, (str, os.PathLike)) and is_saved_model(model):
         if received := [option for option, value in {"weights": weights, **options}.items() if value is not None]:
@@ -169,7 +169,7 @@ def from_checkpoint(
     Example:
         >>> model = from_checkpoint("Ti_16.npz", classes=10, image_size=384)  # doctest: +SKIP
     """
-    check_names(options)  # before a download
+    check_fields(ViTConfig, options)  # before a download
     check_activations(options)
     source = open_source(weights, family=family, strict=strict, key=key, channels=options.get("channels"))
     with about(source.path):
@@ -265,7 +265,7 @@ def _configure(
     Returns:
         The configuration, and the image size that the file was trained at.
     """
-    check_names(options)
+    check_fields(ViTConfig, options)
     fields = {} if preset is None else dataclasses.asdict(preset)
     native = fields.get("image_size")
     if source is not None:

@@ -376,6 +376,15 @@ def test_npz_whose_header_lies(tmp_path, member, compression):
     assert peak(fail)[1] < 1 << 20
 
 
+def test_npz_of_every_version(tmp_path):
+    """NumPy writes version 2 for a header of more than 65,535 bytes, and version 3 for names that are not Latin-1."""
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        for version in (1, 2, 3):
+            with archive.open(f"{version}.npy", "w") as file:
+                np.lib.format.write_array(file, numbers(2, 3, seed=version), (version, 0))
+    assert_equal(open_weights(tmp_path / "a.npz"), {str(n): numbers(2, 3, seed=n) for n in (1, 2, 3)})
+
+
 def test_npz_with_the_same_name_twice(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive, pytest.warns(UserWarning, match="Duplicate"):
         archive.writestr("a.npy", npy((1,), bytes(4)))
@@ -648,6 +657,18 @@ def test_unreadable_tensors_are_refused_when_asked_for():
         for ask in (reader.__getitem__, reader.shape, reader.dtype):
             with pytest.raises(ValueError, match=f"{name!r} .*{why}"):
                 ask(name)
+
+
+@pytest.mark.parametrize(("flag", "is_negative"), [(b"\x88", True), (b"\x89", False)])
+def test_a_tensor_whose_sign_is_a_flag_is_refused(tmp_path, flag, is_negative):
+    """PyTorch writes `x.conj().imag` with the stored values and `{"neg": True}`."""
+    program = tensor((2,), (1,))[:-2] + b"}" + text("neg") + flag + b"stR"
+    reader = open_weights(torch_zip(tmp_path / "a.pth", state_dict(a=program), [numbers(2).tobytes()]))
+    if is_negative:
+        with pytest.raises(ValueError, match=r"'a' .*negative view.*resolve_neg"):
+            reader["a"]
+    else:
+        np.testing.assert_array_equal(reader["a"], numbers(2))
 
 
 def test_pickled_module():

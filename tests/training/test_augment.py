@@ -224,7 +224,7 @@ def test_values_out_of_range(options, message):
 
 def test_unknown_fields():
     for make in (Augmentation().replace, lambda **fields: Augmentation.from_dict(fields)):
-        with pytest.raises(ValueError, match="'cut_mix'.*'cutmix'.*fields: crop, "):
+        with pytest.raises(ValueError, match="cut_mix.*'cutmix'"):
             make(cut_mix=1.0)
 
 

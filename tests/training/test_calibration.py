@@ -79,7 +79,7 @@ def test_reliability_is_that_of_scikit_learn():
 def test_wrong_shapes_are_named():
     with pytest.raises(ValueError, match=r"shapes \(2, 3\) and \(3,\)"):
         temperature(np.ones((2, 3)) / 3, np.zeros(3, int))
-    with pytest.raises(ValueError, match="from 0 to 2. Received: 0 to 3"):
+    with pytest.raises(ValueError, match="3 classes must be 0 … 2.*Received: 0 … 3"):
         temperature(np.ones((2, 3)) / 3, [0, 3])
     with pytest.raises(ValueError, match="not finite"):
         temperature(np.full((2, 3), np.nan), [0, 1])
@@ -150,7 +150,7 @@ def test_sigmoids_of_one_class_each_are_calibrated_one_by_one():
     after = model.predict(images, verbose=0)
     assert temperature(after, np.eye(3)[labels]) == pytest.approx(1, abs=1e-2)
     assert np.abs(after - before).max() > 1e-3
-    with pytest.raises(ValueError, match="from 0 to 2"):
+    with pytest.raises(ValueError, match="3 classes must be 0 … 2"):
         training.calibrate(model, (images, labels - 1))
 
 

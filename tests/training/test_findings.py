@@ -81,10 +81,21 @@ def test_they_are_those_of_cleanlab():
 
 
 def test_wrong_probabilities_are_named():
-    with pytest.raises(ValueError, match="class number"):
+    with pytest.raises(ValueError, match="labels must be 3 integers"):
         training.label_issues(np.ones((3, 2)), [0, 1])
-    with pytest.raises(ValueError, match="from 0 to 1"):
+    with pytest.raises(ValueError, match="2 classes must be 0 … 1"):
         training.label_issues(np.ones((3, 2)) / 2, [0, 1, 2])
+    with pytest.raises(ValueError, match="not finite"):
+        training.label_issues([[0.9, 0.1], [np.nan, np.nan]], [1, 0])
+    with pytest.raises(ValueError, match=r"shape \(2,\)"):
+        training.label_issues([0.9, 0.1], [1, 0])
+
+
+def test_the_labels_are_those_that_out_of_fold_takes():
+    shares, labels = np.array([[0.9, 0.1], [0.8, 0.2], [0.1, 0.9], [0.2, 0.8], [0.95, 0.05]]), [0, 0, 1, 1, 1]
+    for same in (labels, np.array(labels, "float32"), np.eye(2)[labels]):
+        assert training.label_issues(shares, same).images.tolist() == [4]
+    assert len(training.label_issues(np.zeros((0, 2)), []).images) == 0
 
 
 def test_copies_are_near_duplicates_and_new_images_are_not():

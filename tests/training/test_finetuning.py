@@ -377,7 +377,7 @@ def test_a_model_of_any_size_is_asked_for_one(photos, tmp_path, size):
         ({"epochs": 2.5}, "epochs must be a positive integer"),
         ({"seed": None}, "seed must be an integer"),
         ({"minutes": -1}, "minutes must be a number of at least 0"),
-        ({"recipe": "magic"}, "no recipe 'magic'"),
+        ({"recipe": "magic"}, "recipe must be one of .*'magic'"),
         ({"image_size": 33}, "33"),
         ({"validation_split": 1.5}, "validation_split"),
         ({"validation_split": None}, "finetune needs held-out images"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import math
 import operator
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "check_activations",
+    "check_fields",
     "did_you_mean",
     "expanded",
     "instance",
@@ -325,6 +327,19 @@ def did_you_mean(value: Any, choices: Iterable[Any]) -> str:
         parts = [each for each in by_spelling if name in each]
         near = sorted(parts, key=lambda each: (f"/{name}" not in f"/{each}", len(each)))[:3]
     return f" Did you mean {' or '.join(repr(by_spelling[name]) for name in near)}?" if near else ""
+
+
+def check_fields(kind: Any, names: Iterable[str]) -> None:
+    """Refuse names that are not fields of a dataclass.
+
+    Raises:
+        ValueError: There are some; the error names the nearest field, or all.
+    """
+    known = [field.name for field in dataclasses.fields(kind)]
+    unknown = sorted(set(names) - set(known))
+    if unknown:
+        near = did_you_mean(unknown[0], known) or f" The fields of {kind.__name__} are {', '.join(known)}."
+        raise ValueError(f"Unknown option {', '.join(unknown)}.{near}")
 
 
 def _is_near(one: str, other: str) -> bool:

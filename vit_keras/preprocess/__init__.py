@@ -27,7 +27,7 @@ import numpy as np
 
 from .._internal.bounds import LIMIT_CHANNELS
 from .._internal.imports import moved_names
-from .._internal.validate import as_array, did_you_mean, is_number, positive_integer, size_pair
+from .._internal.validate import as_array, check_fields, is_number, positive_integer, size_pair
 from ..resampling import PICTURES, picture_filter
 from .images import check_readable, read, resize_in_steps
 from .json_formats import IMAGENET_MEAN, IMAGENET_STD, crop_fraction, hugging_face_fields, timm_fields
@@ -279,7 +279,7 @@ class Preprocessing:
             >>> GOOGLE.replace(image_size=384).image_size
             (384, 384)
         """
-        _check_fields(changes)
+        check_fields(Preprocessing, changes)
         return dataclasses.replace(self, **changes)
 
     def for_channels(self, channels: int) -> Preprocessing:
@@ -315,7 +315,7 @@ class Preprocessing:
             >>> Preprocessing.from_dict(GOOGLE.to_dict()) == GOOGLE
             True
         """
-        _check_fields(fields)
+        check_fields(cls, fields)
         return cls(**fields)
 
     @classmethod
@@ -366,14 +366,6 @@ def _per_channel(value: Any, channels: int, field: str) -> tuple[float, ...]:
     if len(values) != channels or not all(map(math.isfinite, values)):
         raise ValueError(f"{field} must be a number, or one for each of {channels} channels. Received: {value!r}")
     return values
-
-
-def _check_fields(fields: Mapping[str, Any]) -> None:
-    known = [f.name for f in dataclasses.fields(Preprocessing)]
-    unknown = sorted(set(fields) - set(known))
-    if unknown:
-        hint = did_you_mean(unknown[0], known)
-        raise ValueError(f"Unknown {', '.join(unknown)}. A preprocessing has: {', '.join(known)}.{hint}")
 
 
 def _check_channels(shape: tuple[int, ...], channels: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from .._internal.validate import check_activations, did_you_mean, is_number, one_of, positive_integer
+from .._internal.validate import check_activations, check_fields, is_number, one_of, positive_integer
 
 __all__ = ["POOLINGS", "TextConfig"]
 
@@ -87,9 +87,5 @@ class TextConfig:
         Raises:
             ValueError: A field does not exist, or the new combination is not valid.
         """
-        known = [field.name for field in dataclasses.fields(self)]
-        for name in changes:
-            if name not in known:
-                near = did_you_mean(name, known) or f" The fields of TextConfig are {', '.join(known)}."
-                raise ValueError(f"Unknown option {name}.{near}")
+        check_fields(TextConfig, changes)
         return dataclasses.replace(self, **changes)

@@ -20,7 +20,7 @@ from typing import Any
 import keras
 
 from .. import anatomy
-from .._internal.validate import as_array, did_you_mean, is_number, one_of, positive_integer, python_numbers
+from .._internal.validate import as_array, check_fields, is_number, one_of, positive_integer, python_numbers
 from .._internal.warn import renamed_arguments
 from ..backend.keras_internals import policy_of
 from . import lora as low_rank
@@ -215,11 +215,7 @@ class Recipe:
         Raises:
             ValueError: A field does not exist, or a value is out of range.
         """
-        known = [field.name for field in dataclasses.fields(self)]
-        unknown = sorted(set(changes) - set(known))
-        if unknown:
-            hint = did_you_mean(unknown[0], known)
-            raise ValueError(f"A recipe has no field {', '.join(unknown)}.{hint} Its fields: {', '.join(known)}.")
+        check_fields(Recipe, changes)
         if "augmentation" in changes:
             changes = {"augment_from": 0, "flip_test": False} | changes
         if changes.get("learning_rate") is not None and self.scale_learning_rate == "sqrt":
@@ -440,10 +436,5 @@ def recipe(name: str | Recipe, **changes: Any) -> Recipe:
         >>> recipe("vit", ema=0.9999).optimizer
         'sgd'
     """
-    if not isinstance(name, Recipe):
-        if name not in RECIPES:
-            raise ValueError(
-                f"There is no recipe {name!r}.{did_you_mean(name, RECIPES)} The recipes are: {', '.join(RECIPES)}."
-            )
-        name = RECIPES[name]
-    return name.replace(**changes)
+    found = name if isinstance(name, Recipe) else RECIPES[one_of(name, "recipe", RECIPES)]
+    return found.replace(**changes)

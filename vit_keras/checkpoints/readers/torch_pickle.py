@@ -130,6 +130,12 @@ def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, dtype: str | No
     return Tensor(storage, offset, shape, strides, dtype)
 
 
+def _tensor_v2(storage, offset, shape, strides, _gradient=None, _hooks=None, flags=None, *_rest) -> Tensor:
+    if isinstance(flags, dict) and flags.get("neg"):  # as x.conj().imag: the stored values have the opposite sign
+        return Tensor(None, problem="is a negative view (is_neg), which is not read: save tensor.resolve_neg()")
+    return _tensor(storage, offset, shape, strides)
+
+
 def _tensor_v3(storage, offset, shape, strides, _gradient, _hooks, dtype, *_rest) -> Tensor:
     known = isinstance(dtype, Name) and dtype.module == "torch" and _DTYPES.get(dtype.name)
     if not known:
@@ -177,9 +183,7 @@ def _unreadable(kind: str) -> Callable[..., Tensor]:
 
 _BUILDS: dict[str, Callable[..., Any]] = {
     "torch._utils._rebuild_tensor": _tensor,
-    "torch._utils._rebuild_tensor_v2": lambda storage, offset, shape, strides, *_: _tensor(
-        storage, offset, shape, strides
-    ),
+    "torch._utils._rebuild_tensor_v2": _tensor_v2,
     "torch._utils._rebuild_tensor_v3": _tensor_v3,
     "torch._utils._rebuild_parameter": _first,
     "torch._utils._rebuild_parameter_with_state": _first,

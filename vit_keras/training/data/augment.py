@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image, ImageFilter, ImageOps
 
-from ..._internal.validate import did_you_mean, is_number, python_numbers
+from ..._internal.validate import check_fields, is_number, python_numbers
 from ...preprocess.images import pixel_range
 from ...preprocess.pixels import in_tensorflow_graph
 from .trivial import trivial_augment
@@ -271,7 +271,7 @@ class Augmentation:
             >>> Augmentation().replace(flip=False).flip
             False
         """
-        _check_fields(changes)
+        check_fields(Augmentation, changes)
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
@@ -295,16 +295,8 @@ class Augmentation:
             >>> Augmentation.from_dict(Augmentation().to_dict()) == Augmentation()
             True
         """
-        _check_fields(fields)
+        check_fields(cls, fields)
         return cls(**fields)
-
-
-def _check_fields(fields: Mapping[str, Any]) -> None:
-    known = [f.name for f in dataclasses.fields(Augmentation)]
-    unknown = sorted(set(fields) - set(known))
-    if unknown:
-        hint = did_you_mean(unknown[0], known)
-        raise ValueError(f"Augmentation has no {', '.join(map(repr, unknown))}.{hint} Its fields: {', '.join(known)}.")
 
 
 def _numbers(pair: Any, name: str) -> tuple[float, float]:

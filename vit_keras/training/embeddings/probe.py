@@ -138,11 +138,11 @@ def linear_probe(
     """
     features, labels = _checked(features, labels, "features")
     classes = int(labels.max()) + 1 if classes is None else classes
-    _check_labels(labels, classes)
+    check_labels(labels, classes)
     decay = _decay(l2)
     if validation is not None:
         validation = _checked(*validation, "validation features", width=features.shape[1])
-        _check_labels(validation[1], classes)
+        check_labels(validation[1], classes)
     elif decay is None:
         held = _a_fifth_of_each(labels, seed)
         if not held.any():  # one image of each class: none to choose by
@@ -327,7 +327,7 @@ def knn(
         raise ValueError(f"k must be from 1 to the number of features, {len(features)}. Received: {k!r}")
     if not temperature > 0:
         raise ValueError(f"temperature must be positive. Received: {temperature!r}")
-    _check_labels(labels, int(labels.max()) + 1)
+    check_labels(labels, int(labels.max()) + 1)
     features, queries = (x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12) for x in (features, queries))
     classes = np.eye(labels.max() + 1, dtype="float32")[labels]
     predictions = [np.zeros(0, int)]
@@ -365,7 +365,7 @@ def targets_of(labels: Any, count: int, classes: int | None) -> np.ndarray:
     if np.ndim(labels) != 2:
         known = label_numbers(labels, count)
         classes = int(known.max()) + 1 if classes is None else classes
-        _check_labels(known, classes)
+        check_labels(known, classes)
         return np.eye(classes)[known]
     targets = numbers(labels, "labels").astype("float64")
     if len(targets) != count or not targets.shape[1] or not np.isfinite(targets).all():
@@ -404,7 +404,8 @@ def label_numbers(labels: Any, count: int) -> np.ndarray:
     return labels.astype("int64")
 
 
-def _check_labels(labels: np.ndarray, classes: int) -> None:
+def check_labels(labels: np.ndarray, classes: int) -> None:
+    """Raise a `ValueError` for a label that is not a class, or if there are fewer than two classes."""
     if labels.min() < 0 or labels.max() >= classes or classes < 2:
         raise ValueError(
             f"Labels of {classes} classes must be 0 … {classes - 1}, of at least two classes. "

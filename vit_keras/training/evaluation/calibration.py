@@ -33,7 +33,7 @@ from ...anatomy import (
 from ...anatomy import task as task_of
 from ...anatomy.outputs import tensor_source
 from ..embeddings.batches import batches_of, joined_labels, run_over
-from ..embeddings.probe import label_numbers, refuse_changed
+from ..embeddings.probe import check_labels, label_numbers, refuse_changed
 from . import Evaluation
 from .other_evaluations import LabelsEvaluation
 
@@ -134,8 +134,7 @@ def temperature(probabilities: Any, labels: Any) -> float:
     trust = (len(shares) + 1) / (len(shares) + 2)
     if labels.ndim == 1:
         labels = label_numbers(labels, len(shares))
-        if not 0 <= labels.min() <= labels.max() < shares.shape[1]:
-            raise ValueError(f"Labels are from 0 to {shares.shape[1] - 1}. Received: {labels.min()} to {labels.max()}")
+        check_labels(labels, shares.shape[1])
         true, alone = np.eye(shares.shape[1])[labels], _are_sigmoids(shares)
     else:
         true, alone = labels, True

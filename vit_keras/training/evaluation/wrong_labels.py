@@ -14,7 +14,7 @@ import numpy as np
 
 from ..._internal.validate import as_array
 from ...anatomy import softmax
-from ..embeddings.probe import label_numbers, linear_probe, weight_decay
+from ..embeddings.probe import check_labels, label_numbers, linear_probe, weight_decay
 
 __all__ = ["LabelIssues", "label_issues", "out_of_fold"]
 
@@ -55,7 +55,7 @@ def label_issues(probabilities: Any, labels: Any) -> LabelIssues:
     Args:
         probabilities: `(n, classes)` of images that the model has not learned from: out of fold, as those in `oof.csv`
             or of `out_of_fold`. A model is sure of the wrong labels that it has learned.
-        labels: The given class numbers, `(n,)`.
+        labels: The given class numbers `(n,)`, or one-hot `(n, classes)`.
 
     Raises:
         ValueError: The shapes do not fit each other, or a label is not a class.
@@ -66,14 +66,13 @@ def label_issues(probabilities: Any, labels: Any) -> LabelIssues:
         >>> found.images, found.suggested
         (array([4]), array([0]))
     """
-    shares, labels = as_array(probabilities, "float64"), as_array(labels)
-    if shares.ndim != 2 or labels.shape != shares.shape[:1] or labels.dtype.kind not in "ui":
-        raise ValueError(
-            "label_issues needs probabilities (n, classes) and one class number for each image. Received: shapes "
-            f"{shares.shape} and {labels.shape}, labels of {labels.dtype}"
-        )
-    if len(labels) and not 0 <= labels.min() <= labels.max() < shares.shape[1]:
-        raise ValueError(f"Labels are from 0 to {shares.shape[1] - 1}. Received: {labels.min()} to {labels.max()}")
+    shares = as_array(probabilities, "float64")
+    if shares.ndim != 2 or not np.isfinite(shares).all():
+        problem = f"shape {shares.shape}" if shares.ndim != 2 else "some that are not finite numbers"
+        raise ValueError(f"label_issues needs probabilities (n, classes). Received: {problem}")
+    labels = label_numbers(labels, len(shares))
+    if len(labels):
+        check_labels(labels, shares.shape[1])
     given = np.eye(shares.shape[1])[labels]
     counts = given.sum(axis=0)
     thresholds = np.where(counts > 0, (given * shares).sum(axis=0) / np.maximum(counts, 1), np.inf)
