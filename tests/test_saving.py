@@ -203,6 +203,21 @@ def test_a_missing_file_is_named(tmp_path, name):
         vit_keras.load_model(tmp_path / name)
 
 
+def test_a_loss_that_is_not_known_is_said_to_be_what_can_be_left_out(tmp_path):
+    """Keras' words for it in an `.h5` file are those of an index."""
+
+    def loss_of_mine(true, predicted):
+        return keras.ops.mean(predicted)
+
+    model = vit.build_model(32, 16, 1, 16, 2, "tiny", 16, classes=2)
+    model.compile("sgd", loss_of_mine)
+    for path in (tmp_path / "model.keras", tmp_path / "model.h5"):
+        model.save(path)
+        with pytest.raises(ValueError, match="loss or a metric of yours .*compile=False"):
+            vit_keras.load_model(path)
+        vit_keras.load_model(path, compile=False)
+
+
 def test_a_file_that_is_no_model(tmp_path):
     with zipfile.ZipFile(tmp_path / "wrong.keras", "w") as file:
         file.writestr("readme.txt", "hello")

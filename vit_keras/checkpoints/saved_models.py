@@ -93,7 +93,7 @@ def load_model(
                 )
             _give_names(model)
     except Exception as error:  # zipfile, json, h5py and Keras raise many types
-        raise ValueError(_why_not(path, error, config, custom_objects)) from error
+        raise ValueError(_why_not(path, error, config, custom_objects, compile)) from error
     finite.check_model(path, model)
     return model
 
@@ -115,7 +115,7 @@ def _from_orbax(path, custom_objects, compile, safe_mode):
         orbax.assign(state, model)
         _give_names(model)
     except Exception as error:
-        raise ValueError(_why_not(path, error, config, custom_objects)) from error
+        raise ValueError(_why_not(path, error, config, custom_objects, compile)) from error
     finite.check_model(path, model)
     return model
 
@@ -155,7 +155,7 @@ def _bounded_variables(size: int) -> Iterator[None]:
             owner.__init__ = make
 
 
-def _why_not(path: Path, error: Exception, config: Any, custom_objects: Mapping[str, Any] | None) -> str:
+def _why_not(path: Path, error: Exception, config: Any, custom_objects: Mapping[str, Any] | None, compile: bool) -> str:
     """Return why a model cannot be opened; Keras' own message can be as long as the file."""
     unknown = _unknown_class(config, custom_objects) if isinstance(error, TypeError) else None
     if unknown is not None and keras_hub_json.tower(config):
@@ -168,8 +168,11 @@ def _why_not(path: Path, error: Exception, config: Any, custom_objects: Mapping[
             f"{path} names {shortened(unknown)}, which is not known here; nothing was imported. Import the module "
             "that defines it, with @keras.saving.register_keras_serializable() before it, or pass custom_objects=."
         )
-    text = str(error) or type(error).__name__
-    return f"{path} cannot be opened as a Keras model: {shortened(text)}"
+    text = f"{path} cannot be opened as a Keras model: {shortened(str(error) or type(error).__name__)}"
+    if compile and isinstance(error, TypeError):  # Keras' words for it in an .h5 file do not name it
+        hint = "If a loss or a metric of yours is missing, pass it as custom_objects=, or pass compile=False."
+        text = f"{text.rstrip('.')}. {hint}"
+    return text
 
 
 def is_whole_model(path: str | os.PathLike[str]) -> bool:
