@@ -19,7 +19,7 @@ from ..labels import class_named
 from ..opening import as_model, is_saved_model
 from ..preprocess.images import read
 from ..training.embeddings.batches import files_in
-from ..visualize.attention import all_maps, attention_map
+from ..visualize.attention import all_maps, attention_map, check_arguments
 from ..visualize.explore import explorer
 from ..visualize.figures import new_figure, plot_maps
 from ..visualize.methods import OF_A_CLASS
@@ -46,9 +46,11 @@ def attention(options: argparse.Namespace) -> None:
     if options.all_methods:
         _draw_all_methods(model, pictures, options.images, target, output)
         return
+    style = options.style or "overlay"
+    check_arguments(method, target, style, {})
     for name, picture, path in zip(options.images, pictures, paths):
         print(printable(name))
-        of_image, style = target, options.style or "overlay"
+        of_image = target
         if method in OF_A_CLASS:
             of_image, _ = _print_target(model, picture, target)
         save_picture(attention_map(model, picture, method=method, target=of_image, style=style), path)
