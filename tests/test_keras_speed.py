@@ -209,3 +209,30 @@ def test_a_plain_call_leaves_the_losses_of_regularizers(training):
 def test_keras_still_calls_a_method_of_each_layer_to_forget_losses(monkeypatch):
     model = tiny()
     assert calls_to_forget_losses(plain(model), monkeypatch) > len(model.layers)
+
+
+# --- what Keras refuses in other words ------------------------------------------------------------------------------
+
+
+def test_labels_are_asked_for_before_the_first_step():
+    model = tiny()
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    for method in ("fit", "evaluate"):
+        with pytest.raises(ValueError, match=rf"needs labels.*model\.{method}\(images, labels\)"):
+            getattr(model, method)(images(2), verbose=0)
+
+
+def test_arrays_of_the_other_byte_order_are_converted():
+    model, batch = tiny(), images(2)
+    model.run_eagerly = True
+    swapped = batch.astype(">f4")
+    assert not swapped.dtype.isnative
+    for call in (model, lambda given: model.predict(given, verbose=0)):
+        given, expected = (keras.ops.convert_to_numpy(call(each)) for each in (swapped, batch))
+        np.testing.assert_array_equal(given, expected)
+    model.compile("sgd", "sparse_categorical_crossentropy", run_eagerly=True)
+    losses = [
+        model.evaluate(given, np.array([0, 1], order + "i8"), verbose=0)
+        for given, order in ((swapped, ">"), (batch, "<"))
+    ]
+    assert losses[0] == losses[1]

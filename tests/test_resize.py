@@ -249,7 +249,8 @@ def test_another_pooling_keeps_the_class_token_as_its_file_does():
 def test_a_nested_model_and_a_policy():
     model = open_file("timm_vit", dtype="mixed_bfloat16")
     model.labels = tuple("abcdefghij")
-    resized = vit.resize(keras.Sequential([model, keras.layers.Dense(2)]), (24, 40))
+    with pytest.warns(UserWarning, match=r"without the weights around it: .*dense\w*/kernel, .*bias\. Change the ViT"):
+        resized = vit.resize(keras.Sequential([model, keras.layers.Dense(2)]), (24, 40))
     assert [layer.dtype_policy.name for layer in resized.layers[1:]] == [
         layer.dtype_policy.name for layer in model.layers[1:]
     ]

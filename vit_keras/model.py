@@ -12,7 +12,7 @@ from PIL import Image
 
 from . import anatomy
 from ._internal import finite
-from ._internal.validate import one_of, received
+from ._internal.validate import native_order, one_of, received
 from ._internal.warn import warn_caller
 from .anatomy.inputs import check_batch
 from .backend import compiled, openvino
@@ -134,7 +134,7 @@ class VisionTransformer(FastModel):
 
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         self.check_images(inputs)
-        return super().__call__(inputs, *args, **kwargs)
+        return super().__call__(native_order(inputs), *args, **kwargs)
 
     def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
         if x is not None:

@@ -366,7 +366,7 @@ def resize(model: keras.Model, image_size: ImageSize, *, dtype: Any = None, **op
     """Return the model for images of a different size: position embeddings are resampled, all other weights copied.
 
     Args:
-        model: A ViT of this package, or a model that contains one. Only the ViT is returned.
+        model: A ViT, or a model that contains one. Only the ViT is returned; a warning names weights around it.
         image_size: Pixels of the new input, `(height, width)`, one integer for a square, or `None` for any size.
         dtype: Keras dtype policy of the new model, such as `"mixed_bfloat16"`; `None` for the model's own.
         **options: Other fields of `ViTConfig` to change, such as `patch_size` (resampled as in FlexiViT) or `pooling`.
@@ -384,6 +384,7 @@ def resize(model: keras.Model, image_size: ImageSize, *, dtype: Any = None, **op
         (None, 48, 64, 3)
     """
     source = ModelWeights(model)
+    source.warn_of_ignored("Change the ViT, and put the layers behind it.", options.keys() & {"classes", "include_top"})
     vit, config = find_vit(model), ViTConfig(**source.architecture)
     source.architecture |= {field: value for field, value in options.items() if field.endswith("_resize")}
     options = _with_implied(source, options)
@@ -405,7 +406,7 @@ def merge_tokens(model: keras.Model, r: int | Sequence[int]) -> VisionTransforme
     The weights are the same, and no training is needed.
 
     Args:
-        model: A ViT of this package, or a model that contains one. Only the ViT is returned.
+        model: A ViT, or a model that contains one. Only the ViT is returned; a warning names weights around it.
         r: Number of tokens that each block merges, or one number for each block. 0 turns merging off.
 
     Returns:

@@ -3,6 +3,7 @@
 import importlib
 import json
 
+import keras
 import numpy as np
 import pytest
 from family_files import load, write, write_safetensors
@@ -28,6 +29,17 @@ def test_the_published_name_that_training_began_with(tmp_path):
     save_weights(model, tmp_path / "a.safetensors", "timm")
     report = describe.describe(tmp_path / "a.safetensors")
     assert ("based on", f"{model.origin} (Apache-2.0)") in wording.sentences(report)[0]
+
+
+def test_a_run_of_finetune_is_its_model(tmp_path):
+    model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=3)
+    keras.Sequential([model, keras.layers.Dense(2, name="mine")]).save(tmp_path / "model.keras")
+    model.save(tmp_path / "probe.keras")
+    report = describe.describe(tmp_path)
+    assert report["path"] == str(tmp_path / "model.keras")
+    texts = [text for group in wording.sentences(report) for _, text in group]
+    assert any("vit_keras.load_model opens the file" in text for text in texts)
+    assert not any("strict=False" in text for text in texts)
 
 
 def test_a_saved_hybrid_with_the_root_of_a_resnet(tmp_path):

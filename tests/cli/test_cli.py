@@ -98,6 +98,7 @@ def assert_refused(capsys, arguments, message):
     assert output.err.count("\n") == 1 and output.err.endswith("\n")
     assert "Traceback" not in output.err + output.out
     assert re.search(message, output.err)
+    return output.out
 
 
 def test_a_command_is_recorded_as_the_shell_reads_it(monkeypatch):
@@ -279,12 +280,12 @@ def test_attention_that_cannot_be(capsys, picture, tmp_path):
     out = str(tmp_path / "out.png")
 
     def refused(message, *arguments, images=(picture,), out=out):
-        assert_refused(capsys, ["attention", *images, "--model", path, "-o", out, *arguments], message)
+        return assert_refused(capsys, ["attention", *images, "--model", path, "-o", out, *arguments], message)
 
-    refused("No class has the name 'zebra'", "--class", "zebra")
+    assert refused("No class has the name 'zebra'", "--class", "zebra") == ""
     refused("No class has the name 'ta'.*cat, tabby", "--class", "ta")
     refused("classes 0 to 3.*4", "--class", "4")
-    refused("rollout is (of|for) no class.*relevance", "--class", "1", "--method", "rollout")
+    assert refused("rollout is (of|for) no class.*relevance", "--class", "1", "--method", "rollout") == ""
     refused("nothing.jpg", images=[picture, "nothing.jpg"])
     refused("Remove --style", "--all-methods", "--style", "paper")
     # these cost no wait for a model

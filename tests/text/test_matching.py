@@ -86,6 +86,20 @@ def test_a_classifier_of_sentences_is_an_ordinary_model(model, pictures, tmp_pat
     assert vit_keras.anatomy.class_names(classifier) == tuple(CLASSES)
     logits = zero_shot_classifier(model, CLASSES, TEMPLATES, activation="linear")
     assert vit_keras.anatomy.output_kind(logits) == "logits"
+    found = vit_keras.anatomy.probabilities(logits, eager(logits).predict(inputs, verbose=0))
+    np.testing.assert_allclose(found, expected, atol=1e-6)  # the same float32 logits, activated by NumPy
+
+
+def test_what_drops_the_sentences_says_so(model, tmp_path):
+    classifier = zero_shot_classifier(model, CLASSES)
+    with pytest.warns(UserWarning, match="without the weights around it: sentences/kernel, sentences/bias"):
+        image = vit_keras.merge_tokens(classifier, 1)
+    assert "sentences" not in [layer.name for layer in image.layers]
+    with pytest.warns(UserWarning, match="sentences/bias. model.save keeps them"):
+        vit_keras.save_weights(classifier, tmp_path / "image.safetensors")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "Only the model")
+        vit_keras.resize(classifier, 16, classes=2, include_top=True)  # another head was asked for
 
 
 def towers():

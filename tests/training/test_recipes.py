@@ -278,6 +278,22 @@ def test_the_head_is_found_wherever_the_vit_is():
         head_layers(tiny(include_top=False))
 
 
+def test_the_last_blocks_of_a_model_without_a_head_are_trained():
+    model = tiny(include_top=False)
+    train_only(model, 1)
+    trained = {path.split("/")[0] for path in names(model.trainable_variables)}
+    assert trained == {"Transformer_encoderblock_1", "Transformer_encoder_norm"}
+
+
+def test_a_model_that_is_frozen_as_a_whole_is_refused():
+    model = tiny()
+    model.trainable = False
+    frozen = recipe("finetune", train=None)
+    frozen.compile(model)
+    with pytest.raises(ValueError, match="no variables to train: all its layers are frozen"):
+        model.optimizer.build(model.trainable_variables)
+
+
 def test_the_head_or_the_last_blocks_alone_are_trained():
     model = tiny()
     everything = names(model.trainable_variables)

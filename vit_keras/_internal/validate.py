@@ -183,6 +183,25 @@ def as_array(values: Any, dtype: Any = None) -> np.ndarray:
     return array.astype("float32") if array.dtype.name == "bfloat16" else array  # which NumPy does not know
 
 
+def native_order(value: Any) -> Any:
+    """Return an array in the machine's byte order, which PyTorch and JAX need: astronomers' files have the other.
+
+    Arrays in a list, a tuple or a dictionary are converted, too. Anything else is returned as it is.
+
+    Example:
+        >>> import numpy as np
+        >>> native_order((np.zeros(2, ">f4"), None))[0].dtype.isnative
+        True
+    """
+    if type(value) in (list, tuple):
+        return type(value)(map(native_order, value))
+    if type(value) is dict:
+        return {name: native_order(each) for name, each in value.items()}
+    if getattr(getattr(value, "dtype", None), "isnative", True):
+        return value
+    return value.astype(value.dtype.newbyteorder("="))
+
+
 def numbers(value: Any, name: str, axes: int = 0) -> np.ndarray:
     """Return numbers as an array of their own dtype; of bfloat16, in float32.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from .._internal.finite import check_model
+from .._internal.validate import native_order
 from . import openvino
 from .keras_internals import variables_survive
 
@@ -27,15 +28,15 @@ class Guarded(_Model):
     def fit(self, *args: Any, **kwargs: Any) -> Any:
         openvino.refuse("fit")
         with variables_survive(self):
-            return super().fit(*args, **kwargs)
+            return super().fit(*native_order(args), **native_order(kwargs))
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         with variables_survive(self):
-            return super().evaluate(*args, **kwargs)
+            return super().evaluate(*native_order(args), **native_order(kwargs))
 
     def predict(self, *args: Any, **kwargs: Any) -> Any:
         with variables_survive(self):
-            return super().predict(*args, **kwargs)
+            return super().predict(*native_order(args), **native_order(kwargs))
 
 
 class CheckedModel(Guarded, keras.Model):

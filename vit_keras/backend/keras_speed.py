@@ -64,6 +64,14 @@ class FastModel(Guarded, keras.Model):
         super().quantize(*args, **options)
         compiled.forget(self)
 
+    def fit(self, *args: Any, **kwargs: Any) -> Any:
+        _check_labels(self, "fit", *args, **kwargs)
+        return super().fit(*args, **kwargs)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        _check_labels(self, "evaluate", *args, **kwargs)
+        return super().evaluate(*args, **kwargs)
+
     def make_train_function(self, force: bool = False) -> Any:
         """Build the optimizer before the step: variables that are made while it is traced cost a second trace."""
         if self._on_one_tensorflow_device() and self.optimizer is not None and not self.optimizer.built:
@@ -142,6 +150,16 @@ class FastModel(Guarded, keras.Model):
 
     def _on_one_tensorflow_device(self) -> bool:
         return keras.backend.backend() == "tensorflow" and self.distribute_strategy.num_replicas_in_sync == 1
+
+
+def _check_labels(model: keras.Model, method: str, x: Any = None, y: Any = None, *_: Any, **__: Any) -> None:
+    """Raise a `ValueError` if a loss of labels gets arrays without labels, which Keras finds out in the loss."""
+    own = any(getattr(type(model), name) is not getattr(keras.Model, name) for name in ("compute_loss", "train_step"))
+    if y is None and concrete(x) and getattr(model, "loss", None) is not None and not own:
+        raise ValueError(
+            f"The loss of {model.name!r} needs labels. Received: {method}(x) of an array alone. Pass "
+            f"model.{method}(images, labels). training.MaskedAutoencoder trains without labels."
+        )
 
 
 def _adds_losses(model: keras.Model) -> bool:

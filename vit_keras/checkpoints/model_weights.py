@@ -6,7 +6,7 @@ import dataclasses
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,14 @@ import keras
 import numpy as np
 
 from .. import anatomy, layers
+from .._internal.warn import warn_caller
 from ..backend.keras_internals import full_kernel
 from ..config import ViTConfig
 from . import grids
 from .assumptions import NOTHING
 from .families import Family, family_named
 from .families.rules import POSITIONS
+from .wording import some
 
 __all__ = ["ModelWeights"]
 
@@ -61,13 +63,15 @@ class ModelWeights(Mapping[str, Any]):
     task: Any
 
     assumptions = NOTHING
-    ignored: tuple[str, ...] = ()
     table = key = raw_key = None
     family: Family = family_named("keras")
 
     def __init__(self, model: keras.Model, path: str | os.PathLike[str] | None = None):
         vit = anatomy.find_vit(model)
         self.path: str | Path = f"the model {vit.name!r}" if path is None else Path(path)
+        inside = {id(variable) for variable in vit.variables}
+        around = (variable for variable in anatomy.learner(model).weights if id(variable) not in inside)
+        self.ignored: tuple[str, ...] = tuple(getattr(variable, "path", variable.name) for variable in around)
         self.variables: dict[str, Any] = canonical_variables(vit)
         self.shapes: dict[str, tuple[Any, ...]] = {
             name: tuple(variable.shape) for name, variable in self.variables.items()
@@ -83,6 +87,11 @@ class ModelWeights(Mapping[str, Any]):
         self._adapted = {id(full_kernel(dense)): dense for dense in anatomy.dense_layers(vit) if dense.lora_enabled}
         self._own_grid = self._grid = config.position_grid or config.grid
         self.positions: int | None = math.prod(self._grid) if self._grid and grids.has_positions(self.shapes) else None
+
+    def warn_of_ignored(self, remedy: str, replaced: Collection[str] = ()) -> None:
+        """Warn if there are weights around the ViT, such as a head, unless the caller asks for what replaces them."""
+        if self.ignored and not replaced:
+            warn_caller(f"Only {self.path} is kept, without the weights around it: {some(self.ignored)}. {remedy}")
 
     def settle(self, source_grid: tuple[int, int] | None = None, **_: Any) -> None:
         """Use `source_grid` as the grid of the positions; a model knows everything else."""

@@ -216,7 +216,9 @@ def _use_in_words(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         if report[field]:
             lines.append((field, f"{_count(report[field], 'array')}, {what}: {some(report[field])}"))
     if report["unknown"]:
-        lines.append(("", "from_checkpoint loads the file only with strict=False"))
+        whole = "vit_keras.load_model opens the file, with all its layers"
+        loads = whole if report["format"] == "keras" else "from_checkpoint loads the file only with strict=False"
+        lines.append(("", loads))
     if report["problem"]:
         lines.append(("problem", report["problem"]))
     return lines

@@ -64,7 +64,8 @@ def save_weights(model: keras.Model, path: str | os.PathLike[str], format: str |
     memory.
 
     Args:
-        model: A ViT of this package, or a model with one inside, of which only the ViT is written.
+        model: A ViT of this package, or a model with one inside, of which only the ViT is written. A warning names the
+            weights around it; `model.save` keeps them.
         path: The file, which appears only when it is complete. Hugging Face's format also accepts a folder (an
             existing one, or a name without suffix), and writes `model.safetensors`, `config.json` and
             `preprocessor_config.json` for transformers' `from_pretrained` into it. Other files in it are kept.
@@ -94,6 +95,7 @@ def save_weights(model: keras.Model, path: str | os.PathLike[str], format: str |
     candidates = _candidates(path, format)
     weights = ModelWeights(model)
     family, arrays = _arrays(weights, candidates)
+    weights.warn_of_ignored("model.save keeps them.")
     if path.suffix == ".npz" and not path.is_dir():
         _warn_of_unstored_fields(path, family, arrays, weights)
         files = {path.name: lambda part: _write_npz(part, arrays)}

@@ -19,7 +19,7 @@ from ..labels import class_named
 from ..opening import as_model, is_saved_model
 from ..preprocess.images import read
 from ..training.embeddings.batches import files_in
-from ..visualize.attention import all_maps, attention_map
+from ..visualize.attention import all_maps, attention_map, check_arguments
 from ..visualize.explore import explorer
 from ..visualize.figures import new_figure, plot_maps
 from ..visualize.methods import OF_A_CLASS
@@ -42,16 +42,18 @@ def attention(options: argparse.Namespace) -> None:
     check_output(paths, options.images)
     model = open_with_options(options)
     method = options.method or ("rollout" if options.target is None else "relevance")
+    target = _target(model, options.target)
     if options.all_methods:
-        _draw_all_methods(model, pictures, options, output)
+        _draw_all_methods(model, pictures, options.images, target, output)
         return
+    style = options.style or "overlay"
+    check_arguments(method, target, style, {})
     for name, picture, path in zip(options.images, pictures, paths):
         print(printable(name))
-        target = _target(model, options.target)
+        of_image = target
         if method in OF_A_CLASS:
-            target, _ = _print_target(model, picture, target)
-        style = options.style or "overlay"
-        save_picture(attention_map(model, picture, method=method, target=target, style=style), path)
+            of_image, _ = _print_target(model, picture, target)
+        save_picture(attention_map(model, picture, method=method, target=of_image, style=style), path)
         print(f"{method}: {path}")
 
 
@@ -279,16 +281,18 @@ def _print_target(model, picture, target: int | str | None) -> tuple[int, str]:
 # --- a figure of all methods --------------------------------------------------------------------------------------
 
 
-def _draw_all_methods(model: Any, pictures: _Pictures, options: argparse.Namespace, path: Path) -> None:
+def _draw_all_methods(
+    model: Any, pictures: _Pictures, names: Sequence[str], target: int | str | None, path: Path
+) -> None:
     rows = []
-    for name, picture in zip(options.images, pictures):
+    for name, picture in zip(names, pictures):
         print(printable(name))
-        title, target = Path(name).name, _target(model, options.target)
+        title, of_image = Path(name).name, target
         if target is not None or not anatomy.lack_of_classes(model):
-            target, of_target = _print_target(model, picture, target)
+            of_image, of_target = _print_target(model, picture, target)
             title = f"{title}: {of_target}"
         title = title.replace("$", r"\$")  # or Matplotlib reads it as a formula
-        rows.append((title, picture, all_maps(model, picture, target)))
+        rows.append((title, picture, all_maps(model, picture, of_image)))
     figure = _figure_of_one(*rows[0]) if len(rows) == 1 else _figure_of_several(rows)
     with complete_in_new_folder(path) as part:
         figure.savefig(part, dpi=200)

@@ -230,7 +230,8 @@ def zero_shot_classifier(
         classes: Names of the classes, which replace `{}` in the templates; or whole sentences.
         templates: See `encode_texts`.
         activation: Activation of the output. `None` chooses `"softmax"` or `"sigmoid"` by the loss of the model;
-            `"linear"` returns logits.
+            `"linear"` returns logits. With the loss `"sigmoid"`, the task of the logits is `"multi"`, because their
+            probabilities are sigmoids. To measure them on a folder of classes, set `task = "single"`.
         name: Name of the new model.
 
     Returns:
@@ -256,5 +257,7 @@ def zero_shot_classifier(
     classifier = VisionTransformer(inputs, head(unit), name=name)
     head.set_weights([scale * features.T, np.full(len(classes), bias, "float32")])
     classifier.labels = tuple(classes)
+    if model.loss_kind == "sigmoid" and anatomy.output_kind(classifier) == "logits":
+        classifier.task = "multi"
     classifier.preprocessing = anatomy.own_preprocessing(anatomy.find_vit(model.image))
     return classifier

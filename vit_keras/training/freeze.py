@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
+
 import keras
 
 from .._internal.validate import one_of, positive_integer
@@ -17,10 +20,11 @@ def train_only(model: keras.Model, what: str | int) -> None:
     Args:
         model: A Keras model. In a distillation or a pre-training, the student or the encoder is changed.
         what: What is trained. `"all"`: every layer. `"head"`: what turns features into classes (see `head_layers`). A
-            number: the head, the last normalization, and that many of the last blocks of the Vision Transformer.
+            number: the head if there is one, the last normalization, and that many of the last blocks of the Vision
+            Transformer.
 
     Raises:
-        ValueError: There is no head, there are no blocks, or `what` is something else.
+        ValueError: There is no head and only it is trained, there are no blocks, or `what` is something else.
 
     Example:
         >>> from vit_keras import vit
@@ -32,18 +36,29 @@ def train_only(model: keras.Model, what: str | int) -> None:
     count = None if isinstance(what, str) else positive_integer(what, "what, the number of last blocks,")
     if count is None:
         one_of(what, "what", ("all", "head"))
-    model = learner(model)
-    trained = leaves(model) if what == "all" else head_layers(model)
-    if count is not None:
-        vit = find_vit(model)
+        trained = leaves(learner(model)) if what == "all" else head_layers(model)
+    else:
+        trained, vit = heads_if_any(model), find_vit(model)
         last = blocks(vit)[-count:]
         if not last:
             raise ValueError(f"The model {vit.name!r} has no blocks to train. Pass 'all' or 'head'.")
         trained += vit.layers[vit.layers.index(last[0]) :]
-    trained = {id(layer) for layer in trained}
+    train_layers(model, trained)
+
+
+def heads_if_any(model: keras.Model) -> list[keras.layers.Layer]:
+    """Return the `head_layers` of a model; none for a backbone, whose features are trained."""
+    with contextlib.suppress(ValueError):
+        return head_layers(model)
+    return []
+
+
+def train_layers(model: keras.Model, trained: Sequence[keras.layers.Layer]) -> None:
+    """Freeze all layers of a model, or of its student or encoder, but these."""
+    model, chosen = learner(model), {id(layer) for layer in trained}
     model.trainable = True
     for layer in leaves(model):
-        _set_trainable(layer, id(layer) in trained)
+        _set_trainable(layer, id(layer) in chosen)
 
 
 def _set_trainable(layer, value):

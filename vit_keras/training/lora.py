@@ -19,10 +19,10 @@ from keras import ops
 
 from .._internal.validate import positive_integer
 from .._internal.warn import warn_caller
-from ..anatomy import attention_blocks, find_vit, head_layers
+from ..anatomy import attention_blocks, find_vit
 from ..backend import compiled
 from ..backend.keras_internals import flat_layers
-from .freeze import train_only
+from .freeze import heads_if_any, train_layers, train_only
 
 __all__ = ["RestartLora", "add_lora", "merge_lora"]
 
@@ -37,6 +37,7 @@ def add_lora(
 ) -> None:
     """Add a low-rank adapter to some projections of every block, and freeze everything but the adapters and the head.
 
+    A model without a head trains the adapters alone, such as an image tower whose features are compared with texts'.
     Compile the model afterwards. A saved model opens with its adapters, frozen weights and optimizer. Files of weights
     and other formats hold the merged kernels; `merge_lora` merges the adapters in the model. The kernels may be
     quantized (`model.quantize("int8")` or `"int4"`). Of a quantized head only the bias is trained: leave it out by
@@ -78,8 +79,9 @@ def add_lora(
     if not chosen:
         raise ValueError(f"The model {model.name!r} has no {', '.join(projections)} in its blocks.")
     _check_quantization(model, chosen)
-    train_only(model, "head")
-    quantized = [layer.name for layer in head_layers(model) if getattr(layer, "quantization_mode", None)]
+    heads = heads_if_any(model)
+    train_layers(model, heads)
+    quantized = [layer.name for layer in heads if getattr(layer, "quantization_mode", None)]
     if quantized:
         warn_caller(
             f"Only the bias of the quantized {', '.join(quantized)} of {model.name!r} is trained. To train the kernel "

@@ -298,6 +298,11 @@ class Layerwise(_Optimizer):
     def build(self, variables: Any) -> None:
         if self.built:
             return
+        if not variables:
+            raise ValueError(
+                "The model has no variables to train: all its layers are frozen. Set trainable = True on those to "
+                'train, or use a recipe with train="all", train="head" or a number of last blocks.'
+            )
         depth = depths(variables)
         head = max(depth)
         if self.unfreeze_at and min(depth) == head:

@@ -49,7 +49,7 @@ _FORMATS = (
     "and the .index.json or .weights.json of a sharded file"
 )
 _EXPORTED = (".onnx", ".pt2", ".tflite", ".xml")
-_IN_A_FOLDER = (  # the names in Hugging Face's folders, the preferred first
+_IN_A_FOLDER = (  # the names in the folders that others and `finetune` write, the preferred first
     "model.safetensors",
     "model.safetensors.index.json",
     "open_clip_model.safetensors",
@@ -58,6 +58,7 @@ _IN_A_FOLDER = (  # the names in Hugging Face's folders, the preferred first
     "open_clip_pytorch_model.bin",
     "tf_model.h5",
     "model.weights.json",
+    "model.keras",
 )
 _OF_A_PRESET = ("model.weights.h5", "config.json")
 """Files of a KerasHub preset: alone, the first is a file of weights as any other."""

@@ -8,6 +8,7 @@ import time
 import keras
 import numpy as np
 
+from ...anatomy import find_vit
 from ...opening import resize
 from ..data.dataset import ImageFolder
 from ..embeddings import embed
@@ -45,7 +46,7 @@ class Frozen:
             seconds: The time limit of the whole training; `None` for no limit.
             seed: Which images are left out if the time is too short for all.
         """
-        begun, model = time.monotonic(), resize(given, train.image_size)
+        begun, model = time.monotonic(), resize(find_vit(given), train.image_size)
         order = np.random.default_rng(seed).permutation(len(train.paths) + len(held_out.paths))
 
         def batches():

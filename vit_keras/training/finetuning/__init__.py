@@ -324,7 +324,7 @@ def _pooled(given: keras.Model) -> keras.Model:
     config = _config(given)
     if config.pooling is not None:
         return given
-    return resize(given, config.image_size, pooling="token" if config.has_class_token else "gap")
+    return resize(find_vit(given), config.image_size, pooling="token" if config.has_class_token else "gap")
 
 
 def _size(wanted: Any, model: keras.Model, paths: Sequence[Path]) -> tuple[int, int] | None:
