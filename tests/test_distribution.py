@@ -236,6 +236,27 @@ def test_what_wraps_a_model_is_as_on_one_device(kind):
             np.testing.assert_allclose(found, expected, atol=1e-5, err_msg=how)
 
 
+EAGER = (
+    MODEL
+    + """
+if sys.argv[1] != "one":
+    vit_keras.distribute(sys.argv[1], min_size=64)
+model, loss = model_of(), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+model.compile(keras.optimizers.SGD(0.1), loss, run_eagerly=sys.argv[1] != "one")
+model.fit(images[:3], labels[:3], batch_size=3, verbose=0)
+print(json.dumps(np.concatenate([np.ravel(weight) for weight in model.get_weights()]).tolist()))
+"""
+)
+
+
+@pytest.mark.slow
+@pytest.mark.any_backend
+def test_an_uneven_batch_trains_operation_by_operation():
+    """As compiled on one device, within the rounding of float32, as above."""
+    pytest.importorskip("jax")
+    np.testing.assert_allclose(run(EAGER, "fsdp", devices=2), run(EAGER, "one", devices=1), atol=1e-5)
+
+
 SHARES = (
     MODEL
     + """

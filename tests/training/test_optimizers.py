@@ -289,6 +289,19 @@ def test_accumulated_batches_make_the_step_of_their_mean():
     np.testing.assert_allclose(first_values(apart), first_values(together), rtol=1e-6)
 
 
+def test_an_average_of_the_weights_hides_no_error_of_a_step():
+    def loss(y_true, y_pred):
+        if y_true.shape[1] != 2:
+            raise ValueError("two columns")
+        return keras.ops.mean(y_pred)
+
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    model.compile(LayerwiseSGD(0.1, use_ema=True), loss)
+    model.fit(np.ones((2, 3)), np.ones((2, 2)), verbose=0)
+    with pytest.raises(ValueError, match="two columns"):
+        model.fit(np.ones((2, 3)), np.ones((2, 4)), verbose=0)
+
+
 @pytest.mark.parametrize("kind", [LayerwiseAdamW, LayerwiseLamb, LayerwiseSGD])
 def test_an_optimizer_is_made_again_from_its_config(kind):
     optimizer = kind(WarmupDecay(0.1, 0.2, final=0.3), layer_decay=0.5, unfreeze_at=(0.1, 0.2), global_clipnorm=1.0)

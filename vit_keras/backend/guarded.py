@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -11,12 +12,23 @@ from .._internal.validate import native_order
 from . import openvino
 from .keras_internals import variables_survive
 
-__all__ = ["CheckedModel", "Guarded"]
+__all__ = ["CheckedModel", "Guarded", "have_values"]
 
 if TYPE_CHECKING:
     _Model = keras.Model
 else:
     _Model = object  # Keras makes each base of a functional model that is a `keras.Model` functional, too
+
+
+def have_values(variables: Iterable[Any]) -> bool:
+    """Return whether variables have values: on JAX, those of a model have none after a step that failed.
+
+    Example:
+        >>> have_values([keras.Variable(1.0)])
+        True
+    """
+    values = (variable._value for variable in variables) if keras.backend.backend() == "jax" else ()
+    return not any(value is None or value.is_deleted() for value in values)
 
 
 class Guarded(_Model):

@@ -288,6 +288,7 @@ def take_any_batch() -> None:
     plain, one_output = distribution_lib.distribute_data_input, distribution_lib.distribute_tensor
     if getattr(plain, "takes_any_batch", False):
         return
+    unequal_parts = sys.modules["jax"].jit(one_output, static_argnums=1)  # `run_eagerly` refuses them
 
     def divides(sharding, shape):
         with contextlib.suppress(ValueError):
@@ -313,8 +314,9 @@ def take_any_batch() -> None:
         if isinstance(tensor, (dict, list, tuple)):
             return keras.tree.map_structure(lambda each: distribute_tensor(each, layout), tensor)
         sharding = getattr(layout, "backend_layout", layout)
-        whole = not concrete(tensor) and len(sharding.mesh.shape) > 1 and not divides(sharding, tensor.shape)
-        return tensor if whole else one_output(tensor, layout)
+        if concrete(tensor) or divides(sharding, tensor.shape):
+            return one_output(tensor, layout)
+        return tensor if len(sharding.mesh.shape) > 1 else unequal_parts(tensor, sharding)
 
     distribute_data_input.takes_any_batch = True
     distribution_lib.distribute_data_input = distribute_data_input

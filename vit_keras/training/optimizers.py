@@ -18,6 +18,7 @@ from keras import ops
 
 from .._internal.validate import is_number, one_of
 from .._internal.warn import renamed_arguments, warn_caller
+from ..backend.guarded import have_values
 from ..backend.keras_internals import batches_seen, index_of, rate_or_schedule
 from . import replicas
 
@@ -289,6 +290,8 @@ class Layerwise(_Optimizer):
         return seen - first, ops.maximum(last - first, 1)
 
     def finalize_variable_values(self, var_list: Any) -> None:
+        if not have_values(var_list):
+            return  # Keras comes here after a step that failed, too: an error here would hide that of the step
         super().finalize_variable_values(var_list)
         if self.use_ema and keras.backend.backend() == "jax":
             # Each variable and its average are one array now, which Keras' next compiled step would delete.
