@@ -36,6 +36,13 @@ def perturb(model):
         weight.assign(RNG.normal(scale=0.3, size=tuple(weight.shape)).astype("float32"))
 
 
+def test_a_model_without_a_head_trains_its_adapters():
+    model = tiny(include_top=False)
+    add_lora(model, rank=2)
+    assert len(model.trainable_variables) == 4
+    assert all("lora" in variable.path for variable in model.trainable_variables)
+
+
 @pytest.mark.core
 def test_only_the_adapters_and_the_head_are_trained():
     model = tiny()
@@ -51,13 +58,6 @@ def test_only_the_adapters_and_the_head_are_trained():
 
 
 @pytest.mark.slow
-def test_a_model_without_a_head_trains_its_adapters():
-    model = tiny(include_top=False)
-    add_lora(model, rank=2)
-    assert len(model.trainable_variables) == 4
-    assert all("lora" in variable.path for variable in model.trainable_variables)
-
-
 def test_merging_changes_nothing_and_leaves_a_plain_model(tmp_path):
     model, plain = tiny(), tiny()
     names = [weight.path for weight in model.weights]
