@@ -57,9 +57,9 @@ print(json.dumps([history["loss"], weights.tolist()]))
 """
 
 
-def trained(kind, devices):
+def trained(*arguments, program=PROGRAM):
     result = subprocess.run(
-        [sys.executable, "-c", PROGRAM, kind, str(devices)],
+        [sys.executable, "-c", program, *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT), "KERAS_BACKEND": "tensorflow"},
         capture_output=True,
         text=True,
@@ -71,19 +71,59 @@ def trained(kind, devices):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["clipped", "one word", "distilled"])
 def test_two_devices_are_as_one(kind):
-    (loss, weights), (loss_of_two, weights_of_two) = (trained(kind, devices) for devices in (1, 2))
+    (loss, weights), (loss_of_two, weights_of_two) = (trained(kind, devices) for devices in "12")
     np.testing.assert_allclose(loss_of_two, loss, rtol=1e-5)
     np.testing.assert_allclose(weights_of_two, weights, atol=1e-5)  # sums of float32 in another order, six steps
 
 
 @pytest.mark.slow
 def test_the_loss_of_masked_patches_is_not_doubled():
-    (loss, _), (loss_of_two, _) = (trained("masked", devices) for devices in (1, 2))
+    (loss, _), (loss_of_two, _) = (trained("masked", devices) for devices in "12")
     np.testing.assert_allclose(loss_of_two, loss, rtol=0.3)  # the replicas mask other patches
 
 
+CONTRAST = """
+import json, sys
+import keras, numpy as np, tensorflow as tf
+from vit_keras import vit
+from vit_keras.text import ImageText, TextConfig, build_text
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+rng = np.random.default_rng(0)
+batch = {"image": rng.uniform(-1, 1, (8, 16, 16, 3)).astype("float32"), "text": rng.integers(1, 8, (8, 4))}
+batch["text"][:, -1] = 8
+devices = int(sys.argv[1])
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]) if devices == 2 else tf.distribute.get_strategy()
+with strategy.scope():
+    keras.utils.set_random_seed(0)
+    image = vit.build_model(16, 8, 1, 16, 2, "image", 32, classes=8, head_bias=False, dropout=0.0)
+    sizes = {"vocab_size": 9, "context_length": 4, "num_layers": 1, "hidden_size": 16, "num_heads": 2, "mlp_dim": 32}
+    text = build_text(TextConfig(**sizes, output_size=8))
+    model = ImageText(image, text)
+    for number, weight in enumerate(model.weights):
+        weight.assign(np.random.default_rng(number).normal(0, 0.2, weight.shape))
+    model.compile(keras.optimizers.SGD(0.1))
+start, losses, changes = model.get_weights(), [], []
+for part in np.split(np.arange(8), 3 - devices):  # a half each, on one device
+    data = {name: values[part] for name, values in batch.items()}
+    losses.append(model.evaluate(data, batch_size=8, verbose=0))
+    model.fit(data, batch_size=8, verbose=0)
+    changes.append(np.concatenate([np.ravel(now - old) for now, old in zip(model.get_weights(), start)]))
+    model.set_weights(start)
+print(json.dumps([np.mean(losses), np.mean(changes, axis=0).tolist()]))
+"""
+
+
+@pytest.mark.slow
+def test_a_contrastive_step_of_two_devices_is_the_mean_of_their_halves():
+    (loss, change), (loss_of_two, change_of_two) = (trained(devices, program=CONTRAST) for devices in "12")
+    np.testing.assert_allclose(loss_of_two, loss, rtol=1e-5)
+    np.testing.assert_allclose(change_of_two, change, atol=1e-6)  # a sum of float32 in another order
+
+
 def test_what_keras_cannot_do_is_refused(monkeypatch):
-    from vit_keras.training import replicas
+    from vit_keras.backend import replicas
 
     monkeypatch.setattr(replicas, "count", lambda: 2)
     with pytest.raises(ValueError, match="accumulate=4 .*several devices"):

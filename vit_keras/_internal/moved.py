@@ -22,6 +22,7 @@ MOVED: dict[str, tuple[str, ...]] = {
     "openvino_backend": ("backend.openvino",),
     "products": ("backend.products",),
     "sharding": ("backend.sharding",),
+    "training.replicas": ("backend.replicas",),
     # --- preprocess
     "images": ("preprocess.images",),
     "pixels": ("preprocess.pixels",),

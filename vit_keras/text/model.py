@@ -20,6 +20,7 @@ import numpy as np
 from keras import ops
 
 from .._internal.validate import instance, numbers, one_of
+from ..backend import replicas
 from ..backend.guarded import CheckedModel
 from ..backend.keras_internals import policy_of
 
@@ -119,7 +120,7 @@ class ImageText(CheckedModel):
     def compute_loss(
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool | None = True
     ) -> Any:
-        return contrastive_loss(y_pred, self.loss_kind)
+        return replicas.share(contrastive_loss(y_pred, self.loss_kind))
 
     def get_config(self) -> dict[str, Any]:
         towers = {name: keras.saving.serialize_keras_object(getattr(self, name)) for name in ("image", "text")}

@@ -17,9 +17,9 @@ from keras import ops
 
 from .._internal.validate import is_number, one_of
 from ..anatomy import front, has_vit, last_activation, preprocessing_of, task
+from ..backend import replicas
 from ..backend.guarded import CheckedModel
 from ..backend.keras_internals import policy_of
-from . import replicas
 
 __all__ = ["Distillation"]
 

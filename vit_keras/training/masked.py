@@ -20,11 +20,10 @@ from keras import ops
 
 from .._internal.validate import is_number
 from ..anatomy import blocks, final_norm, find_vit
-from ..backend import openvino
+from ..backend import openvino, replicas
 from ..backend.guarded import CheckedModel
 from ..layers import TransformerBlock
 from ..positions import sincos2d
-from . import replicas
 
 __all__ = ["MaskedAutoencoder", "MaskedPatchPrediction", "patchify"]
 

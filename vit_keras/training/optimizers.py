@@ -18,9 +18,9 @@ from keras import ops
 
 from .._internal.validate import is_number, one_of
 from .._internal.warn import renamed_arguments, warn_caller
+from ..backend import replicas
 from ..backend.guarded import have_values
 from ..backend.keras_internals import batches_seen, index_of, rate_or_schedule
-from . import replicas
 
 __all__ = ["LayerwiseAdamW", "LayerwiseLamb", "LayerwiseSGD", "WarmupDecay", "depths", "is_decayed"]
 

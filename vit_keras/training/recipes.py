@@ -22,9 +22,9 @@ import keras
 from .. import anatomy
 from .._internal.validate import as_array, check_fields, is_number, one_of, positive_integer, python_numbers
 from .._internal.warn import renamed_arguments
+from ..backend import replicas
 from ..backend.keras_internals import policy_of
 from . import lora as low_rank
-from . import replicas
 from .callbacks import Horizon, Reseed, check_horizon_before_training
 from .checks import check, ensure_built, first_batch
 from .data.augment import Augmentation
