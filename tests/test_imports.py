@@ -170,6 +170,7 @@ def test_what_keras_needs_on_openvino_is_named(tmp_path):
     (tmp_path / "keras.py").write_text("import os\nraise ModuleNotFoundError('not found', name=os.environ['LACKS'])")
     code = "import vit_keras\ntry:\n    vit_keras.vit\nexcept ImportError as error:\n    print(error)"
     for module in ("openvino", "openvino.runtime", "scipy"):  # the second one: Keras before 3.12 with OpenVINO 2026
-        said = run(code, tmp_path, LACKS=module)
+        said = run(code, tmp_path, LACKS=module, KERAS_BACKEND="openvino")
         assert f"runs on openvino, and the module {module} is missing" in said, said
         assert 'pip install openvino scipy "keras>=3.12"' in said
+    assert "openvino" not in run(code, tmp_path, LACKS="scipy", KERAS_BACKEND="jax")  # which needs SciPy, too

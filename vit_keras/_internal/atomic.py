@@ -83,8 +83,11 @@ def workspace(parent: Path) -> Iterator[Path]:
     while True:
         try:
             folder = Path(tempfile.mkdtemp(dir=parent, prefix=_PREFIX))
-        except PermissionError as error:  # it names the temporary folder
-            raise PermissionError(f"Could not write to {parent}: {error.strerror}. Choose another folder.") from None
+        except OSError as error:  # it names the temporary folder
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
+            reason = f"Could not write to {parent}: {error.strerror}. Choose another folder."
+            raise PermissionError(reason) from None
         with _lock(folder) as alone:
             if alone is False:  # another process took it for one that was left
                 continue

@@ -8,6 +8,7 @@ modules that define what a file can hold are imported right after it.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -42,7 +43,13 @@ BACKENDS = {
     "openvino.runtime": _ON_OPENVINO,  # gone in OpenVINO 2026; Keras imports it before 3.12
     "scipy": _ON_OPENVINO,  # which Keras imports there without requiring it
 }
-"""By the module that a backend of Keras lacks: the backend, and what pip is asked for."""
+"""Maps a missing module to its backend, and to what pip installs."""
+
+
+def _is_on_openvino() -> bool:
+    """Whether Keras chose OpenVINO: JAX needs SciPy, too."""
+    config = sys.modules.get("keras.src.backend.config")
+    return (os.environ.get("KERAS_BACKEND") if config is None else config.backend()) == "openvino"
 
 
 class _AfterKeras:
@@ -66,9 +73,9 @@ class _AfterKeras:
             try:
                 execute(module)
             except ModuleNotFoundError as error:
-                if error.name not in BACKENDS:
+                backend, needed = BACKENDS.get(error.name, ("", ""))
+                if not backend or (error.name == "scipy" and not _is_on_openvino()):
                     raise
-                backend, needed = BACKENDS[error.name]
                 raise ImportError(
                     f"Keras runs on {backend}, and the module {error.name} is missing. Install what Keras needs there "
                     f"(pip install {needed}), or choose another backend by the environment variable KERAS_BACKEND "

@@ -357,7 +357,8 @@ def check_fields(kind: Any, names: Iterable[str]) -> None:
     known = [field.name for field in dataclasses.fields(kind)]
     unknown = sorted(set(names) - set(known))
     if unknown:
-        near = did_you_mean(unknown[0], known) or f" The fields of {kind.__name__} are {', '.join(known)}."
+        near = did_you_mean(unknown[0], known) if len(unknown) == 1 else ""
+        near = near or f" The fields of {kind.__name__} are {', '.join(known)}."
         raise ValueError(f"Unknown option {', '.join(unknown)}.{near}")
 
 

@@ -171,16 +171,16 @@ def check_batch(model: keras.Model, images: Any) -> None:
     shape = getattr(model, "input_shape", None)
     if not (isinstance(shape, tuple) and len(shape) == 4):
         return
-    given, name = tuple(getattr(images, "shape", ())), model.inputs[0].name
+    given, names = tuple(getattr(images, "shape", ())), (model.inputs[0].name, *getattr(model, "input_names", ()))
     if len(given) == 3:
         raise ValueError(
             f"The model {model.name!r} takes a batch of images. Received: a single one, of shape {given}. It is a "
             "batch of one: images[None]. A tf.data.Dataset of single images: dataset.batch(32)."
         )
-    if isinstance(images, dict) and name not in images:
+    if isinstance(images, dict) and not set(names) & set(images):
         raise TypeError(
             f"The model {model.name!r} takes a batch of images. Received: a dictionary of {', '.join(images)}. Pass "
-            f"the images alone, or as {name!r}. A tf.data.Dataset of dictionaries: "
+            "the images alone. A tf.data.Dataset of dictionaries: "
             'dataset.map(lambda each: (each["image"], each["label"])).'
         )
 

@@ -155,7 +155,7 @@ OWN_POLICY, OWN_SPEC, OWN_REMAT = "_dtype_policy", "_input_spec", "_remat_mode"
 """Attributes of a layer that its `dtype_policy`, its `input_spec` and a `keras.RematScope` around its making are in."""
 
 POLICY_DTYPES, INPUT_DTYPE = ("_compute_dtype", "_variable_dtype"), "_dtype"
-"""Attributes of a `keras.DTypePolicy` that its two dtypes are in, and of a model's input that its dtype is in."""
+"""Attributes with the two dtypes of a `keras.DTypePolicy`, and with the dtype of a model's input."""
 
 AUTOCAST = "_autocast"
 """Attribute of a variable: whether it is read in another dtype inside an autocast scope."""

@@ -154,11 +154,16 @@ class FastModel(Guarded, keras.Model):
 
 def _check_labels(model: keras.Model, method: str, x: Any = None, y: Any = None, *_: Any, **__: Any) -> None:
     """Raise a `ValueError` if a loss of labels gets arrays without labels, which Keras finds out in the loss."""
-    own = any(getattr(type(model), name) is not getattr(keras.Model, name) for name in ("compute_loss", "train_step"))
-    if y is None and concrete(x) and getattr(model, "loss", None) is not None and not own:
+    loss = getattr(model, "loss", None)
+    if y is not None or loss is None or not concrete(x) or openvino.is_active():
+        return
+    kinds = [(model, keras.Model, name) for name in ("compute_loss", "train_step", "test_step")]
+    kinds += [(loss, keras.losses.Loss, "__call__")] if isinstance(loss, keras.losses.Loss) else []
+    if all(getattr(type(one), name) is getattr(stock, name) and name not in vars(one) for one, stock, name in kinds):
+        wanted = "(images, labels)" if method == "fit" else "(images, labels), or validation_data=(images, labels)"
         raise ValueError(
             f"The loss of {model.name!r} needs labels. Received: {method}(x) of an array alone. Pass "
-            f"model.{method}(images, labels). training.MaskedAutoencoder trains without labels."
+            f"model.{method}{wanted}. training.MaskedAutoencoder trains without labels."
         )
 
 

@@ -61,7 +61,7 @@ PATCHES = (
         "one export to ONNX",
         "ops.arange of Keras 3.10 does not look at its arguments: with a symbolic size it computes, and fails.",
         "Keras 3.11 is the oldest: its ops.arange is symbolic where an argument is",
-        "none: of the Keras that is installed, an older one needs it",
+        "none: only a Keras older than the installed one needs it",
     ),
     Patch(
         "backend of a preprocessing layer",
@@ -141,7 +141,7 @@ PATCHES = (
         "always, where Keras runs on OpenVINO",
         "Keras passes no properties to OpenVINO where operations are computed outside of predict(), either.",
         "Keras 3.15 is the oldest: it passes float32",
-        "none: of the Keras that is installed, an older one needs it",
+        "none: only a Keras older than the installed one needs it",
     ),
     Patch(
         "keras.Variable.__init__",

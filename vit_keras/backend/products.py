@@ -54,7 +54,7 @@ PRIVATE = {
     "dispatch_mode": "utils._python_dispatch._get_current_dispatch_mode",
     "function_mode": "overrides._get_current_function_mode",
 }
-"""The private names of PyTorch that are needed; without one of them, its ordinary products or GELU are."""
+"""The private names of PyTorch that are needed; if one is missing, its ordinary product or GELU is used."""
 
 _lock = threading.Lock()
 _clock: Callable[[], float] = time.perf_counter if os.name == "nt" else time.thread_time  # steps of 16 ms on Windows
@@ -180,9 +180,10 @@ def _seconds(kind: str) -> dict[str, float]:
             rows, inner, columns = SHAPES[kind]
             shapes = (rows, inner), (inner, columns), (columns,)
             given = [torch.full(shape, 0.5, device="cpu", dtype=dtype) for shape in shapes]
-            ways = {"pytorch": functools.partial(_ordinary, torch), "onednn": _by_onednn}
-            gelu = None if kind == "float32" else "tanh"
-            runs = {name: functools.partial(way, *given, gelu) for name, way in ways.items()}
+            if kind == "float32":
+                runs = {"pytorch": lambda: _in_place(torch, *given, None, False), "onednn": lambda: _by_onednn(*given)}
+            else:
+                runs = {"pytorch": lambda: _ordinary(torch, *given, "tanh"), "onednn": lambda: _by_onednn(*given, "tanh")}
         found: dict[str, list[float]] = {name: [] for name in runs}
         for _ in range(ROUNDS):
             for name, run in runs.items():

@@ -304,7 +304,8 @@ class Layerwise(_Optimizer):
         if not variables:
             raise ValueError(
                 "The model has no variables to train: all its layers are frozen. Set trainable = True on those to "
-                'train, or use a recipe with train="all", train="head" or a number of last blocks.'
+                'train, or use a recipe with train="all", train="head" or a number of last blocks. To open a file '
+                "without its optimizer, pass compile=False."
             )
         depth = depths(variables)
         head = max(depth)

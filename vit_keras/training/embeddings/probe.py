@@ -406,10 +406,11 @@ def label_numbers(labels: Any, count: int) -> np.ndarray:
 
 def check_labels(labels: np.ndarray, classes: int) -> None:
     """Raise a `ValueError` for a label that is not a class, or if there are fewer than two classes."""
-    if labels.min() < 0 or labels.max() >= classes or classes < 2:
+    if classes < 2:
+        raise ValueError(f"There must be two classes or more. Received: {classes}")
+    if labels.min() < 0 or labels.max() >= classes:
         raise ValueError(
-            f"Labels of {classes} classes must be 0 … {classes - 1}, of at least two classes. "
-            f"Received: {labels.min()} … {labels.max()}"
+            f"Labels of {classes} classes must be 0 … {classes - 1}. Received: {labels.min()} … {labels.max()}"
         )
 
 

@@ -70,6 +70,9 @@ def label_issues(probabilities: Any, labels: Any) -> LabelIssues:
     if shares.ndim != 2 or not np.isfinite(shares).all():
         problem = f"shape {shares.shape}" if shares.ndim != 2 else "some that are not finite numbers"
         raise ValueError(f"label_issues needs probabilities (n, classes). Received: {problem}")
+    wide = np.shape(labels)[1:]
+    if len(wide) == 1 and wide[0] not in (1, shares.shape[1]):
+        raise ValueError(f"The one-hot labels have {wide[0]} classes, and the probabilities {shares.shape[1]}.")
     labels = label_numbers(labels, len(shares))
     if len(labels):
         check_labels(labels, shares.shape[1])

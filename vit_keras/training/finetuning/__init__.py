@@ -286,7 +286,7 @@ def _check_output(output: Path, overwrite: bool, folds: int | str | None) -> Non
     if output.exists() and not output.is_dir():
         raise ValueError(f"{output} is a file. Pass another folder for the results as output= (--output).")
     with workspace(next((folder for folder in (output, *output.parents) if folder.is_dir()), output)):
-        pass  # files can be made where the folder is, or will be
+        pass  # raises an error if the folder, or the nearest one above it, cannot be written to
     names = ("model.keras", "oof.csv") if folds is None else ("model.keras", "oof.csv", "fold[0-9]*/model.keras")
     if any(path for name in names for path in output.glob(name)) and not (output / ".state").exists() and not overwrite:
         raise ValueError(

@@ -108,12 +108,13 @@ class Case:
         pictures = self.pictures if pictures is None else pictures
         if kind == "probability":
             _refuse_without_classes(self.model)
-        results, function = [], functools.partial(masked_pass.read, kind, self._read_tokens)
+        tokens = self._read_tokens if kind == "similarity" else []
+        results, function = [], functools.partial(masked_pass.read, kind, tokens)
         for c in self._chunks():
             arrays = [self.inputs(pictures[c])] + ([] if masks is None else [masks[c]])
             tensors = [ops.convert_to_tensor(a) for a in arrays]
             with torch_gradients(wanted=False):
-                seen = compiled.run(self.model, function, *tensors, key=("evaluate", kind, masks is not None))
+                seen = compiled.run(self.model, function, *tensors, key=("evaluate", kind, masks is not None, str(tokens)))
             results.append(ops.convert_to_numpy(seen))
         return np.concatenate(results).astype("float64")
 
