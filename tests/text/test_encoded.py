@@ -3,6 +3,7 @@
 import importlib.util
 import json
 
+import keras
 import numpy as np
 import pytest
 from encoded_files import ASCII, LENGTH, TEXTS, TOKENIZERS, load, write, write_tokenizer
@@ -97,7 +98,8 @@ def test_both_towers_are_opened_as_they_were_saved(in_folder, tmp_path):
     with pytest.raises(ValueError, match="no options.*'strict'"):
         text.open_image_text(file, strict=False)
     np.testing.assert_array_equal(found.tokenizer(TEXTS), model.tokenizer(TEXTS))
-    assert [np.array_equal(*pair) for pair in zip(found.weights, model.weights)] == [True] * len(model.weights)
+    for one, other in zip(found.weights, model.weights, strict=True):
+        np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, (one, other)), err_msg=other.path)
 
 
 def test_another_saved_model_is_no_pair(tmp_path):
