@@ -73,7 +73,7 @@ class _AfterKeras:
             try:
                 execute(module)
             except ModuleNotFoundError as error:
-                backend, needed = BACKENDS.get(error.name, ("", ""))
+                backend, needed = BACKENDS.get(error.name or "", ("", ""))
                 if not backend or (error.name == "scipy" and not _is_on_openvino()):
                     raise
                 raise ImportError(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -10,7 +11,6 @@ import keras
 from .._internal.finite import check_model
 from .._internal.validate import native_order
 from . import openvino
-from .keras_internals import variables_survive
 
 __all__ = ["CheckedModel", "Guarded", "have_values"]
 
@@ -29,6 +29,32 @@ def have_values(variables: Iterable[Any]) -> bool:
     """
     values = (variable._value for variable in variables) if keras.backend.backend() == "jax" else ()
     return not any(value is None or value.is_deleted() for value in values)
+
+
+@contextlib.contextmanager
+def variables_survive(model: keras.Model) -> Iterator[None]:
+    """Give a model its variables back where an error leaves the block: on JAX, Keras has taken them out for a loop.
+
+    Example:
+        >>> import numpy as np
+        >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        >>> with variables_survive(model):
+        ...     outputs = model.predict(np.zeros((2, 4)), verbose=0)
+    """
+    if keras.backend.backend() != "jax":
+        yield
+        return
+    values = [(variable, variable._value) for variable in model.variables]
+    values += [(variable, variable._value) for variable in getattr(getattr(model, "optimizer", None), "variables", ())]
+    try:
+        yield
+    except BaseException:
+        model.jax_state_sync()
+        for variable, value in values:  # what no step has consumed yet
+            if variable._value is None and not value.is_deleted():
+                variable._value = value
+        model._jax_state = None
+        raise
 
 
 class Guarded(_Model):

@@ -351,31 +351,6 @@ def compile_on_openvino(compile: Callable[[Any, str], Any], values: Callable[[ke
     core.compile_model = functools.partial(core.compile_model, config={"INFERENCE_PRECISION_HINT": "f32"})
 
 
-@contextlib.contextmanager
-def variables_survive(model: keras.Model) -> Iterator[None]:
-    """Give a model its variables back where an error leaves the block: on JAX, Keras has taken them out for a loop.
-
-    Example:
-        >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-        >>> with variables_survive(model):
-        ...     outputs = model.predict(np.zeros((2, 4)), verbose=0)
-    """
-    if keras.backend.backend() != "jax":
-        yield
-        return
-    values = [(variable, variable._value) for variable in model.variables]
-    values += [(variable, variable._value) for variable in getattr(getattr(model, "optimizer", None), "variables", ())]
-    try:
-        yield
-    except BaseException:
-        model.jax_state_sync()
-        for variable, value in values:  # what no step has consumed yet
-            if variable._value is None and not value.is_deleted():
-                variable._value = value
-        model._jax_state = None
-        raise
-
-
 def kept(model: keras.Model, key: Hashable, make: Callable[[], Any]) -> Any:
     """Return what `make` returned when it was first called for a model and a key; it goes when the model goes.
 

@@ -179,11 +179,13 @@ def _seconds(kind: str) -> dict[str, float]:
         else:
             rows, inner, columns = SHAPES[kind]
             shapes = (rows, inner), (inner, columns), (columns,)
-            given = [torch.full(shape, 0.5, device="cpu", dtype=dtype) for shape in shapes]
-            if kind == "float32":
-                runs = {"pytorch": lambda: _in_place(torch, *given, None, False), "onednn": lambda: _by_onednn(*given)}
-            else:
-                runs = {"pytorch": lambda: _ordinary(torch, *given, "tanh"), "onednn": lambda: _by_onednn(*given, "tanh")}
+            x, kernel, bias = (torch.full(shape, 0.5, device="cpu", dtype=dtype) for shape in shapes)
+            gelu = None if kind == "float32" else "tanh"
+            ordinary = functools.partial(_in_place, differentiated=False) if gelu is None else _ordinary
+            runs = {
+                "pytorch": lambda: ordinary(torch, x, kernel, bias, gelu),
+                "onednn": lambda: _by_onednn(x, kernel, bias, gelu),
+            }
         found: dict[str, list[float]] = {name: [] for name in runs}
         for _ in range(ROUNDS):
             for name, run in runs.items():

@@ -114,7 +114,9 @@ class Case:
             arrays = [self.inputs(pictures[c])] + ([] if masks is None else [masks[c]])
             tensors = [ops.convert_to_tensor(a) for a in arrays]
             with torch_gradients(wanted=False):
-                seen = compiled.run(self.model, function, *tensors, key=("evaluate", kind, masks is not None, str(tokens)))
+                seen = compiled.run(
+                    self.model, function, *tensors, key=("evaluate", kind, masks is not None, str(tokens))
+                )
             results.append(ops.convert_to_numpy(seen))
         return np.concatenate(results).astype("float64")
 
