@@ -12,6 +12,7 @@ from pathlib import Path
 
 import keras
 
+from ...backend.distribution import cpu
 from ..plan import Plan
 from .file import save
 from .graph import Graph
@@ -56,7 +57,7 @@ def graph_of(plan: Plan) -> Graph:
     named = tuple(name if n is None else n for n, name in zip(shape, ("batch", "height", "width", "channels")))
 
     def outputs(images):
-        with keras.device("cpu"):  # sizes of images are computed in float64, which Apple's GPUs do not have
+        with keras.device(cpu()):  # sizes of images are computed in float64, which Apple's GPUs do not have
             pixels = prepare(images)
         return plan.outputs(pixels)
 
