@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+import types
 
 import keras
 import numpy as np
@@ -413,3 +414,13 @@ def test_the_loop_of_the_guide_is_as_one_process():
     for found in two_processes(process):
         for values, expected in zip(found, alone):
             np.testing.assert_allclose(values, expected, atol=1e-5)
+
+
+def test_keras_distributions_need_not_count_processes(monkeypatch):
+    """As those of Keras before 3.15, which have no `num_processes`."""
+    current = object()
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    monkeypatch.setattr(keras.distribution, "distribution", lambda: current)
+    for count, expected in ((1, None), (2, current)):
+        monkeypatch.setitem(sys.modules, "jax", types.SimpleNamespace(process_count=lambda count=count: count))
+        assert distribution._of_several_processes() is expected

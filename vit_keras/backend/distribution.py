@@ -129,6 +129,16 @@ class Sharded(keras.distribution.ModelParallel):
         return None
 
 
+def cpu() -> str:
+    """Return the name of the processor for `keras.device`: Keras 3.10 on JAX wants a number.
+
+    Example:
+        >>> cpu()
+        'cpu'
+    """
+    return "cpu:0" if keras.backend.backend() == "jax" else "cpu"
+
+
 def _is_traced() -> bool:
     """Whether JAX is tracing: outside of a trace a batch that the devices do not divide cannot be placed."""
     return isinstance(keras.ops.zeros(()), sys.modules["jax"].core.Tracer)
@@ -158,7 +168,8 @@ def _on_jax(how, devices, model_parallel, min_size):
 
 def _of_several_processes() -> keras.distribution.Distribution | None:
     current = keras.distribution.distribution() if keras.backend.backend() == "jax" else None
-    return current if current is not None and current.num_processes > 1 else None
+    # Distributions of Keras have a public `num_processes` from 3.15 on.
+    return current if current is not None and sys.modules["jax"].process_count() > 1 else None
 
 
 def of_this_process(step: Callable[..., Any], steps_per_execution: int = 1) -> Callable[..., Any]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import keras
 
+from ...backend.distribution import cpu
 from ..plan import Plan
 from .file import save
 from .graph import Graph
@@ -59,7 +60,7 @@ def graph_of(plan: Plan) -> Graph:
     def outputs(images):
         # Sizes of images are computed in float64, which Apple's GPUs do not have. JAX has none either and warns, but
         # computes only small integers: sizes of images are symbols here.
-        with keras.device("cpu"), warnings.catch_warnings():
+        with keras.device(cpu()), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Explicitly requested dtype")
             pixels = prepare(images)
         return plan.outputs(pixels)
