@@ -213,9 +213,57 @@ def test_a_loss_that_is_not_known_is_said_to_be_what_can_be_left_out(tmp_path):
     model.compile("sgd", loss_of_mine)
     for path in (tmp_path / "model.keras", tmp_path / "model.h5"):
         model.save(path)
-        with pytest.raises(ValueError, match="loss or a metric of yours .*compile=False"):
+        with pytest.raises(ValueError, match="loss, metric or optimizer of yours .*compile=False"):
             vit_keras.load_model(path)
         vit_keras.load_model(path, compile=False)
+
+
+class LossOfMine(keras.losses.Loss):
+    def call(self, true, predicted):
+        return keras.ops.mean(predicted)
+
+
+class MetricOfMine(keras.metrics.Mean):
+    def update_state(self, true, predicted, sample_weight=None):
+        return super().update_state(predicted)
+
+
+class OptimizerOfMine(keras.optimizers.SGD):
+    pass
+
+
+@pytest.mark.parametrize("suffix", [".keras", ".h5"])
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: {"optimizer": "sgd", "loss": LossOfMine()},
+        lambda: {"optimizer": "sgd", "loss": "mse", "metrics": [MetricOfMine()]},
+        lambda: {"optimizer": OptimizerOfMine(), "loss": "mse"},
+    ],
+)
+def test_a_class_of_compiling_that_is_not_known_is_said_to_be_what_can_be_left_out(tmp_path, suffix, made):
+    model = vit.build_model(32, 16, 1, 16, 2, "tiny", 16, classes=2)
+    model.compile(**made())
+    if suffix == ".h5" and model.metrics:
+        model.fit(np.zeros((2, 32, 32, 3), "float32"), np.zeros((2, 2), "float32"), verbose=0)
+    path = tmp_path / f"model{suffix}"
+    model.save(path)
+    with pytest.raises(ValueError, match="custom_objects=, or pass compile=False"):
+        vit_keras.load_model(path)
+    vit_keras.load_model(path, compile=False)
+
+
+def test_a_layer_that_is_not_known_is_no_matter_of_compiling(tmp_path):
+    class LayerOfMine(keras.layers.Layer):
+        pass
+
+    model = keras.Sequential([keras.Input((2,)), LayerOfMine()])
+    model.compile("sgd", "mse")
+    for path in (tmp_path / "model.keras", tmp_path / "model.h5"):
+        model.save(path)
+        with pytest.raises(ValueError, match="LayerOfMine") as refused:
+            vit_keras.load_model(path)
+        assert "compile=False" not in str(refused.value)
 
 
 def test_a_file_that_is_no_model(tmp_path):

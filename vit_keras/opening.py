@@ -384,7 +384,7 @@ def resize(model: keras.Model, image_size: ImageSize, *, dtype: Any = None, **op
         (None, 48, 64, 3)
     """
     source = ModelWeights(model)
-    source.warn_of_ignored("Change the ViT, and put the layers behind it.", options.keys() & {"classes", "include_top"})
+    source.warn_of_ignored(replaced=options.keys() & {"classes", "include_top"})
     vit, config = find_vit(model), ViTConfig(**source.architecture)
     source.architecture |= {field: value for field, value in options.items() if field.endswith("_resize")}
     options = _with_implied(source, options)

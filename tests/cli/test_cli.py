@@ -275,6 +275,13 @@ def test_attention_of_a_model_without_classes(capsys, picture, saved, tmp_path):
     assert "4 methods" in capsys.readouterr().out
 
 
+def test_attention_of_a_class_without_classes(capsys, picture, tmp_path):
+    path = str(tmp_path / "features.keras")
+    vit.build_model(32, 16, 1, 16, 2, "tiny", 16, classes=2, include_top=False).save(path)
+    command = ["attention", picture, "--model", path, "-o", str(tmp_path / "out.png"), "--method", "relevance"]
+    assert assert_refused(capsys, command, "not a classifier: it has no head.*rollout") == ""
+
+
 def test_attention_that_cannot_be(capsys, picture, tmp_path):
     path, _ = write_labelled(tmp_path)
     out = str(tmp_path / "out.png")
@@ -652,6 +659,16 @@ def test_inspect_a_published_file_here_and_not(capsys, tmp_path, monkeypatch, go
     found = pairs(capsys.readouterr().out)
     assert found["published as"] == f"{name} (Apache-2.0, top-1 78.2%)"
     assert found["image"].startswith("384×384") and found["labels"].startswith("imagenet-1k: tench, goldfish")
+
+
+@pytest.mark.parametrize("name", ["http://", "hf://a/b"])
+def test_inspect_what_is_no_address(capsys, name):
+    assert_refused(capsys, ["inspect", name], f"{name} is not an address of weights")
+
+
+def test_inspect_an_address_in_capitals(capsys):
+    url = "HTTPS://example.org/models/no_such.npz"
+    assert_refused(capsys, ["inspect", url], f"{url} is not here yet")
 
 
 def test_inspect_a_url_that_was_downloaded_and_not(capsys, tmp_path, monkeypatch, google_npz):

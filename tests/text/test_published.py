@@ -9,7 +9,7 @@ from PIL import Image
 from vit_keras import cli, open_image_text, text
 from vit_keras.checkpoints.cache import cached_path
 from vit_keras.text import open_text
-from vit_keras.text.published import names, published
+from vit_keras.text.published import names, published, tokenizer_folder
 
 pytestmark = pytest.mark.any_backend
 NAME, OPEN_CLIP = "openai/clip-vit-base-patch32", "laion/CLIP-ViT-B-32-laion2B-s34B-b79K"
@@ -140,6 +140,25 @@ def test_without_a_network_the_error_says_what_to_put_where(hub, monkeypatch):
     with pytest.raises(ConnectionError, match=r"download its weights.*resolve.*VIT_KERAS_OFFLINE") as refused:
         open_image_text(NAME)
     assert "put the file at" not in str(refused.value)
+
+
+def test_a_tokenizer_without_a_network_is_all_that_the_error_asks_for(hub, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(
+        ConnectionError, match=r"download its tokenizer\. .* as tokenizer=, or put the files into"
+    ) as refused:
+        tokenizer_folder(NAME)
+    assert "weights" not in str(refused.value)
+
+
+@pytest.mark.parametrize("asked", [open_image_text, tokenizer_folder])
+def test_a_server_that_refuses_is_no_lack_of_a_network(hub, monkeypatch, asked):
+    def refuse(url, **options):
+        raise ConnectionError(f"The server refused {url}: 401 Unauthorized.")
+
+    monkeypatch.setattr("vit_keras.checkpoints.download.download", refuse)
+    with pytest.raises(ConnectionError, match=r"401 Unauthorized\.$"):
+        asked(NAME)
 
 
 @pytest.mark.parametrize(

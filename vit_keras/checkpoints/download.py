@@ -31,6 +31,7 @@ logger: logging.Logger = logging.getLogger("vit_keras")
 
 CHUNK = 1 << 20
 ATTEMPTS = 4
+WITHOUT_NETWORK = " Without a network,"  # what follows it in an error is advice about one file
 PAUSE = 0.25  # seconds before asking a server in trouble again; doubled each time
 
 
@@ -136,7 +137,7 @@ def _fetch(url: str, part: Path, size: int | None, timeout: float, progress: boo
                 break  # the server was never reached: do not wait for it again
         logger.info("Transfer of %s broke off (%s); attempt %d of %d.", url, problem, attempt + 1, ATTEMPTS)
     raise ConnectionError(
-        f"Could not download {url}: {getattr(problem, 'reason', problem)}. Without a network, put the file at "
+        f"Could not download {url}: {getattr(problem, 'reason', problem)}.{WITHOUT_NETWORK} put the file at "
         f"{cached_path(url)} or point VIT_KERAS_WEIGHTS to the file or its folder{_named(url)}."
     )
 

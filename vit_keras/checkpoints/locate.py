@@ -15,7 +15,7 @@ from .augreg import AUGREG_MODELS, BUCKET, find_augreg
 from .cache import cached_path
 from .checkpoint import HUB, PACKAGE, SUFFIXES, Checkpoint
 
-__all__ = ["available", "by_filename", "fetch", "find", "find_local", "is_local", "is_meant_as_path"]
+__all__ = ["available", "by_filename", "fetch", "find", "find_local", "is_local", "is_meant_as_path", "is_url"]
 
 
 def available(
@@ -164,7 +164,7 @@ def fetch(
     checkpoint = find(weights, variant)
     if checkpoint is None:
         text = path_text(weights)
-        if not text.startswith(("http://", "https://")):
+        if not is_url(text):
             return _local_file(text, variant)
     elif reason := _refusal(checkpoint):
         raise ValueError(f"{checkpoint.name} cannot be built: {reason}.")
@@ -181,6 +181,16 @@ def fetch(
         timeout=timeout,
         progress=progress,
     )
+
+
+def is_url(text: str) -> bool:
+    """Return whether a text is an address that `fetch` downloads from.
+
+    Example:
+        >>> is_url("https://example.org/vit.npz"), is_url("HTTP://example.org"), is_url("http://"), is_url("hf://a/b")
+        (True, True, False, False)
+    """
+    return re.match(r"https?://[^/\s]", text, re.IGNORECASE) is not None
 
 
 def is_meant_as_path(text: str) -> bool:

@@ -69,9 +69,6 @@ class ModelWeights(Mapping[str, Any]):
     def __init__(self, model: keras.Model, path: str | os.PathLike[str] | None = None):
         vit = anatomy.find_vit(model)
         self.path: str | Path = f"the model {vit.name!r}" if path is None else Path(path)
-        inside = {id(variable) for variable in vit.variables}
-        around = (variable for variable in anatomy.learner(model).weights if id(variable) not in inside)
-        self.ignored: tuple[str, ...] = tuple(getattr(variable, "path", variable.name) for variable in around)
         self.variables: dict[str, Any] = canonical_variables(vit)
         self.shapes: dict[str, tuple[Any, ...]] = {
             name: tuple(variable.shape) for name, variable in self.variables.items()
@@ -85,13 +82,28 @@ class ModelWeights(Mapping[str, Any]):
         self.published: None = None
         self.image_size: Any | tuple[int, int] | None = config.image_size
         self._adapted = {id(full_kernel(dense)): dense for dense in anatomy.dense_layers(vit) if dense.lora_enabled}
+        kept = {id(variable) for variable in self.variables.values()}
+        for dense in (dense for kernel, dense in self._adapted.items() if kernel in kept):  # whose kernel holds them
+            kept |= {id(dense.lora_kernel_a), id(dense.lora_kernel_b)}
+        around = (variable for variable in anatomy.learner(model).weights if id(variable) not in kept)
+        self.ignored: tuple[str, ...] = tuple(getattr(variable, "path", variable.name) for variable in around)
+        self._nested = vit is not anatomy.learner(model)
         self._own_grid = self._grid = config.position_grid or config.grid
         self.positions: int | None = math.prod(self._grid) if self._grid and grids.has_positions(self.shapes) else None
 
-    def warn_of_ignored(self, remedy: str, replaced: Collection[str] = ()) -> None:
+    def warn_of_ignored(self, remedy: str | None = None, replaced: Collection[str] = ()) -> None:
         """Warn if there are weights around the ViT, such as a head, unless the caller asks for what replaces them."""
         if self.ignored and not replaced:
-            warn_caller(f"Only {self.path} is kept, without the weights around it: {some(self.ignored)}. {remedy}")
+            kept = self.path if self._nested else f"the ViT of {self.path}"
+            around = f"without the weights around it: {some(self.ignored)}"
+            warn_caller(f"Only {kept} is kept, {around}. {remedy or self._rebuilding()}")
+
+    def _rebuilding(self) -> str:
+        """Return how a new ViT gets the layers around this one."""
+        if any(path.startswith("sentences/") for path in self.ignored):
+            return "Change model.image of the ImageText, and call zero_shot_classifier again."
+        advice = "uild the layers around the result again."
+        return f"Pass find_vit(model), and b{advice}" if self._nested else f"B{advice}"
 
     def settle(self, source_grid: tuple[int, int] | None = None, **_: Any) -> None:
         """Use `source_grid` as the grid of the positions; a model knows everything else."""

@@ -14,6 +14,7 @@ import os
 import shutil
 import tempfile
 import threading
+import traceback
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -164,15 +165,24 @@ def _why_not(path: Path, error: Exception, config: Any, custom_objects: Mapping[
             "its weights if they are not quantized."
         )
     if unknown is not None:
+        rest = {**config, "compile_config": None} if isinstance(config, Mapping) else config
+        layers_known = compile and _unknown_class(rest, custom_objects) is None
         return (
             f"{path} names {shortened(unknown)}, which is not known here; nothing was imported. Import the module "
-            "that defines it, with @keras.saving.register_keras_serializable() before it, or pass custom_objects=."
+            "that defines it, with @keras.saving.register_keras_serializable() before it, or pass custom_objects="
+            f"{', or pass compile=False' if layers_known else ''}."
         )
     text = f"{path} cannot be opened as a Keras model: {shortened(str(error) or type(error).__name__)}"
-    if compile and isinstance(error, TypeError):  # Keras' words for it in an .h5 file do not name it
-        hint = "If a loss or a metric of yours is missing, pass it as custom_objects=, or pass compile=False."
-        text = f"{text.rstrip('.')}. {hint}"
+    if compile and isinstance(error, (TypeError, ValueError)) and _is_of_compiling(error):
+        hint = "If a loss, metric or optimizer of yours is missing, pass it as custom_objects=, or pass compile=False."
+        text = f"{text.rstrip('.')}{'' if text.endswith('…') else '.'} {hint}"  # Keras' words may not name it
     return text
+
+
+def _is_of_compiling(error: BaseException) -> bool:
+    """Return whether an error comes from what a file says of the loss, the metrics and the optimizer."""
+    frames = (frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any("compile" in code.co_name and code.co_filename != __file__ for code in frames)
 
 
 def is_whole_model(path: str | os.PathLike[str]) -> bool:

@@ -22,7 +22,7 @@ from ..training.embeddings.batches import files_in
 from ..visualize.attention import all_maps, attention_map, check_arguments
 from ..visualize.explore import explorer
 from ..visualize.figures import new_figure, plot_maps
-from ..visualize.methods import OF_A_CLASS
+from ..visualize.methods import METHODS, OF_A_CLASS
 from .console import printable
 from .options import loading, paths_of
 
@@ -48,6 +48,12 @@ def attention(options: argparse.Namespace) -> None:
         return
     style = options.style or "overlay"
     check_arguments(method, target, style, {})
+    if method in OF_A_CLASS and (lack := anatomy.lack_of_classes(model)):
+        others = ", ".join(name for name in METHODS if name not in OF_A_CLASS)
+        raise ValueError(
+            f"--method {method} needs a classifier, and the model {model.name!r} is not a classifier: {lack}. "
+            f"The methods without classes are {others}."
+        )
     for name, picture, path in zip(options.images, pictures, paths):
         print(printable(name))
         of_image = target

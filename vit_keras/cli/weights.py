@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from .._internal.validate import expanded, one_of
 from ..checkpoints.cache import cached_path
 from ..checkpoints.checkpoint import megabytes
-from ..checkpoints.locate import available, fetch, find, is_local
+from ..checkpoints.locate import available, fetch, find, is_local, is_url
 from ..cost import Cost
 from ..cost import cost as compute_cost
 from .console import complain, print_pairs, print_table, quietly
@@ -52,10 +53,12 @@ def _local(name: str) -> Path:
     path = expanded(name)
     if path.exists():
         return path
-    checkpoint, is_url = find(name), name.startswith(("http://", "https://"))
-    if checkpoint is None and not is_url:
+    checkpoint = find(name)
+    if checkpoint is None and "://" in name and not is_url(name):
+        return fetch(name)  # says which addresses there are
+    if checkpoint is None and not is_url(name):
         raise FileNotFoundError(f"There is no file at {path}, and no published weights of that name.")
-    if not (is_local(checkpoint) if checkpoint else cached_path(name).is_file()):
+    if not (is_local(checkpoint) if checkpoint else os.path.isfile(cached_path(name))):  # never raises
         shown, published = (checkpoint.name, "published and ") if checkpoint else (name, "")
         raise FileNotFoundError(f"{shown} is {published}not here yet. Run: vit-keras download {shown}")
     return fetch(checkpoint or name, progress=False)
@@ -206,7 +209,7 @@ def _wanted(name: str) -> list[Any]:
     """Return the published files of a name or a pattern, or the URL itself."""
     if find(name):
         return [find(name)]
-    if name.startswith(("http://", "https://")):
+    if is_url(name):
         return [name]
     if found := available(name=name):
         return found

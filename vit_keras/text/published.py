@@ -191,28 +191,33 @@ def _download_tokenizer(repository: str, progress: bool) -> Path:
     """Download the files of a tokenizer, and return their folder."""
     folder = cached_path(f"{HUB}{repository}/resolve/main/config.json").parent
     if not has_tokenizer(folder):
-        listing = _listing(repository)
+        listing = _listing(repository, "its tokenizer")
         _get(repository, listing, _tokenizer_files(listing), progress)
     return folder
 
 
-def _listing(repository: str) -> dict[str, tuple[int | None, str | None]]:
-    """Return the files of a repository on Hugging Face: `{name: (bytes, SHA-256 or None)}`."""
-    from ..checkpoints.download import download  # imports the network
+def _listing(
+    repository: str, wanted: str = "its weights, its .json files and its tokenizer"
+) -> dict[str, tuple[int | None, str | None]]:
+    """Return the files of a repository on Hugging Face: `{name: (bytes, SHA-256 or None)}`; errors name the wanted."""
+    from ..checkpoints.download import WITHOUT_NETWORK, download  # imports the network
 
     url = f"{HUB}api/models/{repository}?blobs=true"
     folder = cached_path(f"{HUB}{repository}/resolve/main/config.json").parent
     path = cached_path(url)
     advice = (
-        "On a machine with a network, download its weights, its .json files and its tokenizer. Pass the path of their "
-        f"folder, or put them into {folder} and set VIT_KERAS_OFFLINE."
+        f"On a machine with a network, download {wanted}. Pass the path of the folder"
+        f"{' as tokenizer=' if wanted == 'its tokenizer' else ''}, or put the files into {folder} and set "
+        "VIT_KERAS_OFFLINE."
     )
     if offline() and not path.is_file():
         raise FileNotFoundError(f"{repository} is not on this machine and VIT_KERAS_OFFLINE is set. {advice}")
     try:
         download(url, json=True, progress=False)
     except ConnectionError as error:  # which advises to write this list by hand
-        reason = str(error).partition(" Without a network")[0]
+        reason, separator, _ = str(error).partition(WITHOUT_NETWORK)
+        if not separator:  # the server answered
+            raise
         raise ConnectionError(f"{reason} {advice}") from None
     try:
         files = json.loads(path.read_text(encoding="utf-8"))["siblings"]
