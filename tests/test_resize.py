@@ -266,7 +266,7 @@ def test_a_nested_model_and_a_policy():
 def test_a_layer_behind_the_vit_in_one_graph_is_named(remake):
     base = vit.build_model(32, 8, 1, 16, 2, "base", 16, classes=3)
     flat = keras.Model(base.input, keras.layers.Dense(2, name="mine")(base.output))
-    with pytest.warns(UserWarning, match=r"weights around it: \S*mine/kernel, \S*mine/bias\. Build the layers"):
+    with pytest.warns(UserWarning, match=r"weights around it: \S*mine/kernel, \S*mine/bias\. Build these layers"):
         assert remake(flat).output_shape == (None, 3)
 
 
