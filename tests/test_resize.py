@@ -15,7 +15,7 @@ import pytest
 from family_files import load, write
 from support import ASSUMED, DATA, OTHER_PIXELS
 
-from vit_keras import from_checkpoint, layers, visualize, vit
+from vit_keras import from_checkpoint, layers, merge_tokens, visualize, vit
 from vit_keras.config import ViTConfig
 from vit_keras.positions import resize_bilinear
 
@@ -262,11 +262,11 @@ def test_a_nested_model_and_a_policy():
         np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("remake", [lambda model: vit.resize(model, 32), lambda model: vit.merge_tokens(model, 1)])
+@pytest.mark.parametrize("remake", [lambda model: vit.resize(model, 32), lambda model: merge_tokens(model, 1)])
 def test_a_layer_behind_the_vit_in_one_graph_is_named(remake):
     base = vit.build_model(32, 8, 1, 16, 2, "base", 16, classes=3)
     flat = keras.Model(base.input, keras.layers.Dense(2, name="mine")(base.output))
-    with pytest.warns(UserWarning, match=r"weights around it: \S*mine/kernel, \S*mine/bias\. Build the layers"):
+    with pytest.warns(UserWarning, match=r"weights around it: \S*mine/kernel, \S*mine/bias\. Build these layers"):
         assert remake(flat).output_shape == (None, 3)
 
 

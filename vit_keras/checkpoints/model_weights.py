@@ -102,8 +102,9 @@ class ModelWeights(Mapping[str, Any]):
         """Return how a new ViT gets the layers around this one."""
         if any(path.startswith("sentences/") for path in self.ignored):
             return "Change model.image of the ImageText, and call zero_shot_classifier again."
-        advice = "uild the layers around the result again."
-        return f"Pass find_vit(model), and b{advice}" if self._nested else f"B{advice}"
+        if self._nested:
+            return "Pass find_vit(model), and build the layers around the result again."
+        return "Build these layers around the result again."
 
     def settle(self, source_grid: tuple[int, int] | None = None, **_: Any) -> None:
         """Use `source_grid` as the grid of the positions; a model knows everything else."""
