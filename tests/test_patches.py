@@ -22,6 +22,7 @@ PACKAGE = ROOT / "vit_keras"
 NO_PATCHES = {
     "_internal.imports: setattr(importlib.import_module(self.__homes[0]), name, value)": "a module of this package",
     "_internal.imports: setattr(sys.modules[package], name, value)": "a module of this package",
+    "cli: setattr(sys, name, open(os.devnull, mode, encoding='utf-8'))": "streams that Python says may be None",
     "cli.console: warnings.showwarning": "Python's documented way to show warnings otherwise",
     "export: sys.modules[__name__].__class__": "a module of this package",
     "training.recipes: Recipe.__init__": "a class of this package",
@@ -29,7 +30,11 @@ NO_PATCHES = {
 }
 """Assignments that look like patches, and why they are not."""
 
-UNDONE = {"setattr(ops, name, function)", "object.__setattr__(layer, 'backend', own)"}
+UNDONE = {
+    "setattr(ops, name, function)",
+    "object.__setattr__(layer, 'backend', own)",
+    "object.__setattr__(x, INPUT_DTYPE, dtype)",
+}
 """Assignments that take a patch back."""
 
 METHODS = {name for kind in (keras.Model, keras.Variable) for name in dir(kind) if callable(getattr(kind, name))}
@@ -102,6 +107,14 @@ def test_keras_still_cannot_broadcast_an_array_to_a_symbolic_size():
 
 def test_keras_still_preprocesses_with_the_functions_of_a_backend():
     assert hasattr(keras.layers.Rescaling(0.5).backend, "core")
+
+
+def test_keras_still_fixes_the_dtype_of_an_input():
+    model = keras.Sequential([keras.layers.Dense(1, dtype="mixed_bfloat16")])
+    model.build((None, 4))
+    assert model.inputs[0].dtype == "bfloat16"
+    with pytest.raises(AttributeError):
+        model.inputs[0].dtype = "float32"
 
 
 # --- models: what happens inside of a call or a step ---

@@ -174,7 +174,7 @@ def test_metadata_is_json():
 
 
 def test_what_is_refused():
-    with pytest.raises(ValueError, match="2 labels"):
+    with pytest.raises(ValueError, match="labels= has 2 names"):
         Plan.of(tiny(), labels=("a", "b"))
     with pytest.raises(ValueError, match="list of names"):
         Plan.of(tiny(), labels="imagenet-22k")

@@ -542,7 +542,7 @@ def test_a_fifth_of_each_class_is_held_out():
         ({"features": np.full((4, 3), np.nan)}, "not finite"),
         ({"labels": [0, 1]}, "4 integers"),
         ({"labels": ["cat", "dog", "cat", "dog"]}, "np.unique"),
-        ({"labels": [0, 0, 0, 0]}, "at least two"),
+        ({"labels": [0, 0, 0, 0]}, "two classes or more"),
         ({"classes": 2, "labels": [0, 1, 2, 1]}, "Labels of 2 classes must be 0 … 1"),
         ({"l2": "some"}, "l2 must be a positive number"),
         ({"l2": 0}, "l2 must be a positive number"),

@@ -72,6 +72,14 @@ PATCHES = (
         "test_keras_still_preprocesses_with_the_functions_of_a_backend",
     ),
     Patch(
+        "dtype of a model's input",
+        "export.plan: object.__setattr__(x, INPUT_DTYPE, 'float32')",
+        "one export",
+        "Keras gives a Sequential without an Input one of the dtype of its first layer, which nothing can change.",
+        "the dtype of an input can be assigned",
+        "test_keras_still_fixes_the_dtype_of_an_input",
+    ),
+    Patch(
         "call of a head, or of a layer normalization",
         "export.plan: object.__setattr__(layer, 'call', hear(layer))",
         _INSIDE_A_CALL,
