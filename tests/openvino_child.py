@@ -56,6 +56,12 @@ def main(folder):
     found["plain predict after an error"] = far(whole.predict(images, verbose=0), logits)
     found["predict_on_batch of a tensor"] = far(model.predict_on_batch(keras.ops.convert_to_tensor(images)), logits)
 
+    whole.compile(loss="sparse_categorical_crossentropy")
+    model.compile(loss="sparse_categorical_crossentropy")
+    labels = np.zeros(len(images))
+    loss = whole.evaluate(images, labels, verbose=0)
+    found["evaluate"] = far(np.array(model.evaluate(images, labels, verbose=0)), loss)
+
     mixed = vit_keras.resize(model, 64, dtype="mixed_bfloat16")
     found["call in mixed_bfloat16"] = far(mixed(images), logits)
     found["predict in mixed_bfloat16"] = far(vit_keras.feature_maps(mixed, -1).predict(images, verbose=0), patches)

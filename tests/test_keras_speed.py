@@ -220,6 +220,32 @@ def test_labels_are_asked_for_before_the_first_step():
     for method in ("fit", "evaluate"):
         with pytest.raises(ValueError, match=rf"needs labels.*model\.{method}\(images, labels\)"):
             getattr(model, method)(images(2), verbose=0)
+    with pytest.raises(ValueError, match=r"validation_data=\(images, labels\)"):
+        model.fit(images(2), np.array([0, 1]), validation_data=(images(2),), verbose=0)
+
+
+def test_a_loss_that_reads_no_labels_needs_none():
+    class Entropy(keras.losses.Loss):
+        def __call__(self, y_true, y_pred, sample_weight=None):
+            return keras.ops.mean(keras.ops.square(y_pred))
+
+    model = tiny()
+    model.compile("sgd", Entropy())
+    assert np.isfinite(model.fit(images(2), verbose=0).history["loss"][0])
+
+
+@pytest.mark.parametrize("of", ["layer", "tensor"])
+def test_a_dictionary_by_either_name_of_the_input_is_taken(of):
+    model = tiny()
+    name = model.layers[0].name if of == "layer" else model.inputs[0].name
+    with pytest.raises(TypeError, match="images alone"):
+        model.predict({"pixels": images(2)}, verbose=0)
+    try:
+        model.predict({name: images(2)}, verbose=0)
+    except TypeError as error:
+        pytest.fail(str(error))
+    except ValueError:
+        assert of == "tensor"  # Keras on PyTorch and TensorFlow takes the layer's name alone
 
 
 def test_arrays_of_the_other_byte_order_are_converted():

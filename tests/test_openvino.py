@@ -16,7 +16,7 @@ pytest.importorskip("openvino")
 CLOSE = 1e-5
 EXACT = ("call", "predict", "plain predict", "feature_maps", "record", "threads", "call after a change")
 EXACT += ("predict after a change", "plain predict after a change", "predict after uint8", "plain predict after uint8")
-EXACT += ("plain predict after an error", "predict_on_batch of a tensor", "predict in threads")
+EXACT += ("evaluate", "plain predict after an error", "predict_on_batch of a tensor", "predict in threads")
 
 
 def on_openvino(*command):

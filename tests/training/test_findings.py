@@ -87,6 +87,8 @@ def test_wrong_probabilities_are_named():
         training.label_issues(np.ones((3, 2)) / 2, [0, 1, 2])
     with pytest.raises(ValueError, match="not finite"):
         training.label_issues([[0.9, 0.1], [np.nan, np.nan]], [1, 0])
+    with pytest.raises(ValueError, match="one-hot labels have 5 classes, and the probabilities 3"):
+        training.label_issues(np.eye(3), np.eye(5)[[0, 1, 2]])
     with pytest.raises(ValueError, match=r"shape \(2,\)"):
         training.label_issues([0.9, 0.1], [1, 0])
 
