@@ -171,13 +171,13 @@ def check_batch(model: keras.Model, images: Any) -> None:
     shape = getattr(model, "input_shape", None)
     if not (isinstance(shape, tuple) and len(shape) == 4):
         return
-    given, start = tuple(getattr(images, "shape", ())), model.inputs[0]
+    given = tuple(getattr(images, "shape", ()))
     if len(given) == 3:
         raise ValueError(
             f"The model {model.name!r} takes a batch of images. Received: a single one, of shape {given}. It is a "
             "batch of one: images[None]. A tf.data.Dataset of single images: dataset.batch(32)."
         )
-    if isinstance(images, dict) and not {start.name, origin(start)[0].name} & set(images):
+    if isinstance(images, dict) and model.inputs[0].name not in images:
         raise TypeError(
             f"The model {model.name!r} takes a batch of images. Received: a dictionary of {', '.join(images)}. Pass "
             "the images alone. A tf.data.Dataset of dictionaries: "
