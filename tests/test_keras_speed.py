@@ -234,6 +234,7 @@ def test_a_loss_that_reads_no_labels_needs_none():
     assert np.isfinite(model.fit(images(2), verbose=0).history["loss"][0])
 
 
+@pytest.mark.filterwarnings("ignore:.*structure of `inputs`", "ignore:Exception encountered")  # Keras' own
 def test_a_dictionary_is_taken_where_keras_takes_it():
     inputs, model = keras.Input((32, 32, 3), name="image"), tiny()
     around = keras.Model(inputs, model(inputs))
