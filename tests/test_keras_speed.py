@@ -14,7 +14,8 @@ from vit_keras import vit
 
 only_tensorflow = pytest.mark.only_on("tensorflow", reason="only TensorFlow needs this")
 
-CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+CLOSE = {"rtol": 1e-5, "atol": 4e-5}
+"""Logits of up to 13 in float32, by other kernels for other batches: 3e-6 of the largest."""
 
 
 def tiny(**options):
