@@ -274,10 +274,13 @@ def _in_place(torch: Any, x: Any, kernel: Any, bias: Any, gelu: str | None, diff
     """
     x = torch.mm(x, kernel)
     x = x if bias is None else x.add_(bias)
+    if gelu is None or differentiated:
+        return _with_gelu(torch, x, gelu)
     try:
-        return _with_gelu(torch, x, gelu) if gelu is None or differentiated else _private("gelu")(x, approximate=gelu)
+        in_place = _private("gelu")
     except AttributeError:
         return _with_gelu(torch, x, gelu)
+    return in_place(x, approximate=gelu)
 
 
 def _ordinary(torch: Any, x: Any, kernel: Any, bias: Any, gelu: str | None) -> Any:

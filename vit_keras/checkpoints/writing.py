@@ -64,7 +64,7 @@ def save_weights(model: keras.Model, path: str | os.PathLike[str], format: str |
     memory.
 
     Args:
-        model: A ViT of this package, or a model with one inside, of which only the ViT is written. A warning names the
+        model: A ViT of this package, or a model that contains one. Only the ViT is written. A warning names the
             weights around it; `model.save` keeps them.
         path: The file, which appears only when it is complete. Hugging Face's format also accepts a folder (an
             existing one, or a name without suffix), and writes `model.safetensors`, `config.json` and

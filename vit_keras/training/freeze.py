@@ -24,7 +24,7 @@ def train_only(model: keras.Model, what: str | int) -> None:
             Transformer.
 
     Raises:
-        ValueError: There is no head and only it is trained, there are no blocks, or `what` is something else.
+        ValueError: `what` is `"head"` and the model has no head, the model has no blocks, or `what` is something else.
 
     Example:
         >>> from vit_keras import vit

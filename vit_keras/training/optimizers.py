@@ -291,7 +291,7 @@ class Layerwise(_Optimizer):
 
     def finalize_variable_values(self, var_list: Any) -> None:
         if not have_values(var_list):
-            return  # Keras comes here after a step that failed, too: an error here would hide that of the step
+            return  # Keras also calls this after a failed step, whose error must not be hidden by another
         super().finalize_variable_values(var_list)
         if self.use_ema and keras.backend.backend() == "jax":
             # Each variable and its average are one array now, which Keras' next compiled step would delete.
