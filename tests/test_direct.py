@@ -12,6 +12,7 @@ import pytest
 from support import far_from_uniform, some_of
 
 from vit_keras import layers, vit
+from vit_keras._internal.tap import tap
 from vit_keras.backend import direct, keras_internals
 from vit_keras.config import ViTConfig
 from vit_keras.layers import _ops
@@ -251,6 +252,58 @@ def test_what_torch_compile_makes_of_a_layer_computes_the_same():
         compiled = torch.compile(functools.partial(layer, training=False), backend="eager")
         np.testing.assert_allclose(compiled(tokens), expected, rtol=0, atol=1e-6)
         assert torch.equal(layer(tokens, training=False), expected)
+
+
+KINDS = {
+    "plain": {"num_layers": 1},
+    "rotary": {"rope_theta": 100.0},
+    "mixed rotary": {"rope_theta": 10.0, "rope_kind": "mixed"},
+    "relative": {"relative_positions": True, "position": None},
+    "gated": {"gated_mlp": True, "mlp_activation": "silu", "layer_scale": 0.1},
+    "registers": {"registers": 2, "pooling": "map"},
+    "merging": {"merge_tokens": 2},
+    "any size": {"image_size": None, "position_grid": (4, 4)},
+    "hybrid": {"resnet": (1, 1, 1), "patch_size": 1},
+}
+"""Kinds of models; the parts of each cost `torch.compile` some seconds."""
+
+
+@pytest.mark.parametrize(
+    "kind", [kind if kind == "plain" else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
+)
+def test_torch_compile_makes_one_graph_of_a_model(kind):
+    """`fullgraph` refuses a second graph. Parts of a model in graphs of their own were four times as slow on a GPU.
+
+    To 1e-5 of logits of about 1: it fuses nothing here, but takes Keras' way through the operations.
+    """
+    import torch
+
+    torch.compiler.reset()
+    model, x = model_of(**KINDS[kind]), images()
+    with torch.no_grad():
+        compiled = torch.compile(model, fullgraph=True, backend="eager")
+        np.testing.assert_allclose(compiled(x), model(x), rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_compiled_model_still_shows_what_it_computes():
+    import torch
+
+    torch.compiler.reset()
+    model, seen = model_of(num_layers=1), []
+    compiled = torch.compile(model, backend="eager")
+
+    def look(layer, name, tensor):
+        seen.append(name)
+        return tensor
+
+    with torch.no_grad():
+        compiled(images())
+        with tap(look):
+            compiled(images())
+        assert seen == ["tokens", "normed", "values", "attention", "output"]
+        compiled(images())
+    assert len(seen) == 5
 
 
 @pytest.mark.parametrize("seed", range(50))

@@ -14,6 +14,8 @@ Visitor = Callable[[keras.layers.Layer, str, Any], Any]
 
 # What watches the layers at work, if anything does.
 _visitor: contextvars.ContextVar[Visitor | None] = contextvars.ContextVar("vit_keras_visitor", default=None)
+# As many as there are taps in all threads: torch.compile stops at a context variable, which is not asked without a tap.
+_taps: list[None] = []
 
 
 @contextlib.contextmanager
@@ -49,9 +51,11 @@ def tap(visitor: Visitor) -> Iterator[None]:
         output (1, 5, 8)
     """
     token = _visitor.set(visitor)
+    _taps.append(None)
     try:
         yield
     finally:
+        _taps.pop()
         _visitor.reset(token)
 
 
@@ -63,12 +67,12 @@ def is_tapped() -> bool:
         ...     print(is_tapped())
         True
     """
-    return _visitor.get() is not None
+    return bool(_taps) and _visitor.get() is not None
 
 
 def visit(layer: Any, name: str, tensor: Any) -> Any:
     """Return what the visitor of the current `tap` makes of a tensor; without a tap, the tensor."""
-    visitor = _visitor.get()
+    visitor = _visitor.get() if _taps else None
     return tensor if visitor is None else visitor(layer, name, tensor)
 
 

@@ -95,6 +95,20 @@ def index_of(optimizer: keras.optimizers.Optimizer, variable: Any) -> int:
     return optimizer._get_variable_index(variable)
 
 
+def moments(optimizer: keras.optimizers.Adam, index: int) -> tuple[Any, Any]:
+    """Return the variables of the first and the second moment that Adam keeps for a variable of this number."""
+    return optimizer._momentums[index], optimizer._velocities[index]
+
+
+def update_of_adam() -> tuple[type, str]:
+    """Return a class and the name of its method that updates weights: on PyTorch all at once, elsewhere one."""
+    if keras.backend.backend() != "torch":
+        return keras.optimizers.Adam, "update_step"
+    from keras.src.backend.torch.optimizers.torch_adam import Adam
+
+    return Adam, "_parallel_update_step"
+
+
 def add_seed_generator(dropout: keras.layers.Layer) -> None:
     """Give a built, locked dropout layer the seed generator that Keras makes only for a rate above 0."""
     if not hasattr(dropout, "seed_generator"):

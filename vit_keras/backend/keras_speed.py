@@ -15,10 +15,12 @@ import numpy as np
 
 from .._internal.tap import is_tapped
 from .._internal.validate import positive_integer
-from . import compiled, distribution, openvino
+from . import compiled, distribution, openvino, updates
 from .direct import asked_once, stock_call, through_keras
 from .guarded import Guarded
 from .keras_internals import clear_losses, compile_metrics, concrete, flat_layers, has_graph, policy_of, run_graph
+
+updates.install()
 
 
 class FastModel(Guarded, keras.Model):
@@ -39,9 +41,10 @@ class FastModel(Guarded, keras.Model):
         `losses`: a model with an `activity_regularizer` is not compiled, and `add_loss` needs `run_eagerly`.
         """
         if keras.backend.backend() == "torch":
-            training = bool(training) if concrete(inputs) else training  # layers that are told need not ask Keras
-            with through_keras() if self.run_eagerly else asked_once():
+            if not concrete(inputs):  # as inside torch.compile, which stops at the context variables below
                 return super().call(inputs, training=training, mask=mask, **kwargs)
+            with through_keras() if self.run_eagerly else asked_once():  # layers that are told need not ask Keras
+                return super().call(inputs, training=bool(training), mask=mask, **kwargs)
         plain = mask is None and not kwargs and not self.run_eagerly and not is_tapped()
         if plain and _outside_of_any_graph(inputs, training) and not _adds_losses(self):
             images = keras.ops.convert_to_tensor(inputs, dtype=self.inputs[0].dtype)

@@ -22,6 +22,13 @@ _Tensor = sys.modules["torch"].Tensor if keras.backend.backend() == "torch" else
 _KINDS = () if _Tensor is None else (_Tensor, sys.modules["torch"].nn.Parameter)
 
 
+def constant(numbers: Any, beside: Any) -> Any:
+    """Return an array as a tensor on the device of another one, by a function that `torch.compile` follows."""
+    if type(beside) not in _KINDS:
+        return ops.convert_to_tensor(numbers)
+    return sys.modules["torch"].as_tensor(numbers, device=beside.device)
+
+
 def reshape(x: Any, shape: Any) -> Any:
     """Reshape as `keras.ops.reshape` does."""
     return x.reshape(shape) if type(x) is _Tensor else ops.reshape(x, shape)
@@ -30,6 +37,11 @@ def reshape(x: Any, shape: Any) -> Any:
 def transpose(x: Any, axes: Any) -> Any:
     """Transpose as `keras.ops.transpose` does."""
     return x.permute(axes) if type(x) is _Tensor else ops.transpose(x, axes)
+
+
+def largest(x: Any) -> Any:
+    """Return the maximum along the last axis, which stays; `torch.compile` does not follow `keras.ops.max`."""
+    return x.amax(-1, keepdim=True) if type(x) is _Tensor else ops.max(x, axis=-1, keepdims=True)
 
 
 def linear(x: Any, kernel: Any, bias: Any, gelu: str | None = None) -> Any:

@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from .._internal.tap import is_tapped, visit
+from ._ops import constant, largest
 
 
 def merge(block: Any, tokens: Any, sizes: Any, keys: Any) -> Any:
@@ -48,7 +49,7 @@ def _merging(keys: Any, count: int, prefix: Any) -> Any:
     length = ops.sqrt(ops.sum(keys * keys, axis=-1, keepdims=True))
     first, second = sets(keys / ops.maximum(length, 1e-6))
     similarity = ops.matmul(first, ops.transpose(second, (0, 2, 1)))
-    highest = ops.max(similarity, axis=-1, keepdims=True)
+    highest = largest(similarity)
     partner = ops.argmax(ops.cast(ops.equal(similarity, highest), "int32"), axis=-1)  # LiteRT takes it of integers
     order = ops.argsort(-highest[..., 0], axis=-1)
     merged, kept = order[:, :count], ops.sort(order[:, count:], axis=-1)
@@ -69,4 +70,4 @@ def _merging(keys: Any, count: int, prefix: Any) -> Any:
 
 
 def _one_hot(numbers: Any, places: Any, dtype: Any) -> Any:
-    return ops.cast(ops.equal(ops.cast(numbers, "int32"), places.astype("int32")), dtype)
+    return ops.cast(ops.equal(ops.cast(numbers, "int32"), constant(places.astype("int32"), numbers)), dtype)

@@ -10,6 +10,7 @@ from keras import ops
 
 from ..backend.direct import Direct
 from ..positions import relative_position_index, relative_position_rows, resize_relative_position_bias
+from ._ops import constant
 
 
 class RelativePositions(Direct):
@@ -37,6 +38,7 @@ class RelativePositions(Direct):
                 f"{self.name} has relative positions for a grid {self.relative_grid} of {patches} patches. Received: "
                 f"{tokens} tokens"
             )
+        self._relative_index = relative_position_index(self.relative_grid, self.relative_prefix)
         self.relative_position_bias: Any = self.add_weight(
             shape=(relative_position_rows(self.relative_grid, self.relative_prefix), self.num_heads),
             initializer="zeros",
@@ -47,8 +49,8 @@ class RelativePositions(Direct):
         """Return the bias of the logits, `(1, heads, tokens, tokens)`, or `None` without a `relative_grid`."""
         if not self.relative_grid:
             return None
-        index = relative_position_index(self.relative_grid, self.relative_prefix)
-        bias = ops.take(ops.convert_to_tensor(self.relative_position_bias), index.reshape(-1), axis=0)
+        index, table = self._relative_index, ops.convert_to_tensor(self.relative_position_bias)
+        bias = ops.take(table, constant(index.reshape(-1), table), axis=0)
         return ops.cast(ops.transpose(ops.reshape(bias, (1, *index.shape, self.num_heads)), (0, 3, 1, 2)), dtype)
 
     def save_own_variables(self, store: Any) -> None:

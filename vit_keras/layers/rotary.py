@@ -11,6 +11,7 @@ from keras import ops
 
 from ..positions import places_of, rope_sincos
 from ._base import places_in, register
+from ._ops import constant
 
 
 @register
@@ -58,7 +59,7 @@ class RotaryPositions(keras.layers.Layer):
     def call(self, patches: Any) -> Any:
         how = {"kind": self.kind, "reference_grid": self.reference_grid, "offset": self.offset}
         sines_and_cosines = rope_sincos(dim_head=self.dim_head, theta=self.theta, **how, **places_in(patches))
-        rotations = ops.cast(ops.stack(sines_and_cosines), self.compute_dtype)
+        rotations = ops.cast(ops.stack([constant(each, patches) for each in sines_and_cosines]), self.compute_dtype)
         return rotations if len(rotations.shape) == 3 else rotations[:, :, None]
 
     def compute_output_shape(self, input_shape: Any) -> Any:
@@ -127,7 +128,7 @@ class MixedRotaryPositions(keras.layers.Layer):
     def call(self, patches: Any) -> Any:
         where = places_in(patches)
         places = where["places"] or places_of(where["grid"], xp=where["xp"])
-        down, across = (ops.convert_to_tensor(place, "float32") for place in places)
+        down, across = (ops.cast(constant(place, patches), "float32") for place in places)
         columns, rows = (ops.cast(ways, "float32")[:, :, None] for ways in (self.frequencies[0], self.frequencies[1]))
         if len(down.shape) == 2:  # of a batch
             down, across, columns, rows = down[:, None], across[:, None], columns[:, None], rows[:, None]

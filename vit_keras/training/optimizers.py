@@ -18,7 +18,7 @@ from keras import ops
 
 from .._internal.validate import is_number, one_of
 from .._internal.warn import renamed_arguments, warn_caller
-from ..backend import replicas
+from ..backend import replicas, updates
 from ..backend.guarded import have_values
 from ..backend.keras_internals import batches_seen, index_of, rate_or_schedule
 
@@ -334,7 +334,8 @@ class Layerwise(_Optimizer):
 
     def _clip_gradients(self, grads):
         if replicas.count() == 1 or not (self.clipnorm or self.global_clipnorm or self.clipvalue):
-            return super()._clip_gradients(grads)
+            at_once = updates.clipped(grads, self.global_clipnorm) if self.global_clipnorm else None
+            return super()._clip_gradients(grads) if at_once is None else at_once
         clipped = super()._clip_gradients(replicas.summed(grads))  # Keras would clip the part of each replica
         return [None if each is None else replicas.share(each) for each in clipped]  # Keras adds them up again
 

@@ -1,0 +1,146 @@
+"""Weights are updated in few passes over memory, and to the values that Keras gives them."""
+
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+from vit_keras import training, vit
+from vit_keras.backend import updates
+
+pytestmark = pytest.mark.only_on("torch", "tensorflow", reason="XLA joins the operations by itself")
+
+OPTIMIZERS = {
+    "Adam": keras.optimizers.Adam,
+    "AdamW": keras.optimizers.AdamW,
+    "LayerwiseAdamW": training.LayerwiseAdamW,
+}
+
+OPTIONS = {
+    "rate": {"learning_rate": 1e-2},
+    "schedule": {"learning_rate": keras.optimizers.schedules.CosineDecay(1e-2, 5)},
+    "betas": {"beta_1": 0.5, "beta_2": 0.9, "epsilon": 1e-2},
+    "average": {"use_ema": True, "ema_momentum": 0.5},
+    "accumulated": {"gradient_accumulation_steps": 2},
+    "decay": {"weight_decay": 0.1},
+    "clipped": {"global_clipnorm": 0.5},
+    "each clipped": {"clipnorm": 0.01},
+    "scaled": {"loss_scale_factor": 8.0},
+}
+
+
+def model_of(dtype="float32"):
+    keras.utils.set_random_seed(1)
+    return keras.Sequential([keras.Input((4,)), *(keras.layers.Dense(n, dtype=dtype) for n in (6, 3))])
+
+
+def gradients_of(model, steps):
+    """Random gradients, which make every moment of Adam other than 0 from the first step on."""
+    random = np.random.default_rng(0)
+    for _ in range(steps):
+        values = [(random.normal(size=each.shape), each.dtype) for each in model.trainable_variables]
+        yield [keras.ops.convert_to_tensor(value.astype("float32"), dtype) for value, dtype in values]
+
+
+def values_after(optimizer, steps=4, **options):
+    """The variables of a model and of its optimizer after some updates."""
+    model = model_of(**options)
+    for gradients in gradients_of(model, steps):
+        optimizer.apply(gradients, model.trainable_variables)
+    return [keras.ops.convert_to_numpy(each).astype("float32") for each in (*model.variables, *optimizer.variables)]
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """A list that grows with each call of the backend's kernel."""
+    seen = []
+    if keras.backend.backend() == "torch":
+        owner, name = sys.modules["torch.optim.adam"], "adam"
+    else:
+        import tensorflow as tf
+
+        owner, name = tf.raw_ops, "ResourceApplyAdam"
+    kernel = getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *args, **kwargs: seen.append(1) or kernel(*args, **kwargs))
+    return seen
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_updates_are_those_of_keras(optimizer, options, calls, monkeypatch):
+    """To 3e-6, of values up to 4: the kernel divides and multiplies in another order than Keras."""
+    make = OPTIMIZERS[optimizer]
+    found = values_after(make(**OPTIONS[options]))
+    assert calls
+    calls.clear()
+    monkeypatch.setattr(updates, "enabled", False)
+    expected = values_after(make(**OPTIONS[options]))
+    assert not calls and len(found) == len(expected)
+    for one, other in zip(found, expected):
+        np.testing.assert_allclose(one, other, rtol=0, atol=3e-6)
+
+
+@pytest.mark.parametrize("case", [{"amsgrad": True}, {"dtype": "bfloat16"}, {"dtype": "float64"}], ids=str)
+def test_keras_updates_what_the_kernel_does_not(case, calls):
+    case = dict(case)
+    values_after(keras.optimizers.Adam(amsgrad=case.pop("amsgrad", False)), steps=1, **case)
+    assert not calls
+
+
+def test_a_model_trains_by_fit_as_with_updates_by_keras(calls, monkeypatch, tmp_path):
+    """To 1e-5 of losses about 1; on TensorFlow in a compiled step, and with a user's layer around the ViT."""
+    x, y = np.random.default_rng(0).uniform(-1, 1, (8, 16, 16, 3)).astype("float32"), np.arange(8) % 3
+    keras.utils.set_random_seed(1)
+    backbone = vit.build_model(16, 8, 1, 16, 2, "tiny", 32, classes=3, dropout=0.0)
+    keras.Sequential([backbone, keras.layers.Dense(3)]).save_weights(path := tmp_path / "first.weights.h5")
+    losses = []
+    for enabled in (True, False):
+        monkeypatch.setattr(updates, "enabled", enabled)
+        calls.clear()
+        model = keras.Sequential([backbone, keras.layers.Dense(3)])
+        model.load_weights(path)
+        model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        losses.append(model.fit(x, y, batch_size=4, epochs=3, shuffle=False, verbose=0).history["loss"])
+        assert bool(calls) is enabled
+    np.testing.assert_allclose(*losses, rtol=0, atol=1e-5)
+
+
+@pytest.mark.only_on("torch", reason="PyTorch's tensors have strides")
+def test_gradients_may_have_any_strides_and_are_not_changed():
+    import torch
+
+    found = []
+    for turn in (False, True):
+        model, optimizer = model_of(), training.LayerwiseAdamW(1e-2, global_clipnorm=0.1)
+        gradients = next(gradients_of(model, 1))
+        gradients = [each.mT.contiguous().mT if turn and each.ndim > 1 else each for each in gradients]
+        before = [each.clone() for each in gradients]
+        optimizer.apply(gradients, model.trainable_variables)
+        assert all(map(torch.equal, gradients, before))
+        found.append([keras.ops.convert_to_numpy(each) for each in model.trainable_variables])
+    for one, other in zip(*found):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-7)  # sums of the norm in another order
+
+
+@pytest.mark.only_on("torch", reason="TensorFlow's gradients may be slices, which are not tensors")
+def test_without_pytorchs_kernel_keras_updates_weights(monkeypatch, caplog):
+    expected = values_after(keras.optimizers.AdamW(1e-2), steps=2)
+    monkeypatch.setattr(updates, "enabled", True)  # and back, after this test
+    monkeypatch.delattr(sys.modules["torch.optim.adam"], "adam")
+    with caplog.at_level("INFO", "vit_keras"):
+        found = values_after(keras.optimizers.AdamW(1e-2), steps=2)
+    assert not updates.enabled and "Keras updates all weights" in caplog.text
+    for one, other in zip(found, expected):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+
+
+@pytest.mark.only_on("tensorflow", reason="only TensorFlow has slices of gradients")
+def test_gradients_of_a_table_may_be_slices():
+    """An embedding's gradient has the rows that a batch has asked for, alone."""
+    model = keras.Sequential([keras.Input((2,), dtype="int32"), keras.layers.Embedding(9, 4), keras.layers.Flatten()])
+    model.compile(keras.optimizers.Adam(1e-2), "mse")
+    before = model.get_weights()[0]
+    model.fit(np.array([[1, 2]]), np.ones((1, 8)), verbose=0)
+    changed = (model.get_weights()[0] != before).any(axis=1)
+    assert changed.tolist() == [n in (1, 2) for n in range(9)]

@@ -1,0 +1,125 @@
+"""Updates of weights in few passes over memory: Adam by a kernel of PyTorch or TensorFlow, and clipping on PyTorch.
+
+Keras writes Adam as a dozen operations, each of which reads and writes as much memory as the model has weights: on a
+CPU, they took a tenth of a training step of ViT-S/16 with 8 images. XLA joins them by itself, so JAX needs nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from . import direct
+from .keras_internals import index_of, moments, update_of_adam, values_of
+
+logger: logging.Logger = logging.getLogger("vit_keras")
+
+enabled: bool = direct.enabled
+"""Whether weights are updated by a kernel: not with `VIT_KERAS_DIRECT=0`, and until a kernel fails."""
+
+_LATE = 1e30
+"""A step so late that PyTorch's kernel corrects no bias: the rate that it gets has Keras' correction."""
+
+
+def install() -> None:
+    """Let Keras' Adam and AdamW update weights by one kernel, in all models of this process.
+
+    Where the kernel does not apply, Keras updates them: `amsgrad`, other dtypes than float32, sparse gradients, and
+    PyTorch that compiles or that has no such kernel for a device.
+    """
+    update = {"torch": _on_torch, "tensorflow": _on_tensorflow}.get(keras.backend.backend())
+    if update is None:
+        return
+    owner, name = update_of_adam()
+    by_keras = getattr(owner, name)
+
+    def update_step(self, gradient, variable, learning_rate):
+        if self.amsgrad or not (enabled and update(self, gradient, variable, learning_rate)):
+            by_keras(self, gradient, variable, learning_rate)
+
+    setattr(owner, name, update_step)
+
+
+def clipped(gradients: Sequence[Any], norm: float) -> list[Any] | None:
+    """Return gradients whose norm over all of them is at most `norm`, as Keras' `global_clipnorm`.
+
+    Returns:
+        `None` where Keras must do it.
+
+    Example:
+        >>> clipped([None], 1.0)
+    """
+    if not enabled or not all(direct.is_direct(each) for each in gradients):
+        return None
+    torch = sys.modules["torch"]
+    if not hasattr(torch.nn.utils, "get_total_norm"):  # PyTorch before 2.6
+        return None
+    with torch.no_grad():
+        total = torch.nn.utils.get_total_norm(gradients)
+        scale = torch.clamp(norm / total, max=1.0) + (total - total)  # undefined if a gradient is infinite
+        return list(torch._foreach_mul(gradients, scale))
+
+
+def _on_torch(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any], rate: Any) -> bool:
+    """Update variables, and return whether this was done."""
+    global enabled
+    torch = sys.modules["torch"]
+    if not direct.is_direct(gradients[0]):
+        return False
+    kept = [moments(optimizer, index_of(optimizer, variable)) for variable in variables]
+    weights, first, second = (values_of(*each, cast=False) for each in (variables, *zip(*kept)))
+    device = weights[0].device
+    for tensor in (*weights, *gradients, *first, *second):
+        if tensor.dtype is not torch.float32 or tensor.device != device or tensor.layout is not torch.strided:
+            return False
+    if not all(tensor.is_contiguous() for tensor in (*weights, *first, *second)):
+        return False
+    gradients = [gradient.contiguous() for gradient in gradients]
+    late = [torch.full((), _LATE, device=device)] * len(weights)
+    options = {"beta1": optimizer.beta_1, "beta2": optimizer.beta_2, "eps": optimizer.epsilon, "weight_decay": 0.0}
+    try:
+        from torch.optim.adam import adam
+
+        lr = _corrected(optimizer, rate)
+        adam(weights, gradients, first, second, [], late, fused=True, amsgrad=False, maximize=False, lr=lr, **options)
+    except (ImportError, RuntimeError, TypeError) as error:
+        enabled = False
+        logger.info("Keras updates all weights by itself now: %s: %s", type(error).__name__, error)
+        return False
+    return True
+
+
+def _corrected(optimizer, rate):
+    """The learning rate with Keras' correction of the moments' bias."""
+    step = ops.cast(optimizer.iterations + 1, "float32")
+    first, second = (ops.power(ops.cast(beta, "float32"), step) for beta in (optimizer.beta_1, optimizer.beta_2))
+    return ops.cast(rate, "float32") * ops.sqrt(1 - second) / (1 - first)
+
+
+def _on_tensorflow(optimizer: Any, gradient: Any, variable: Any, rate: Any) -> bool:
+    """Update one variable, and return whether this was done."""
+    tf = sys.modules["tensorflow"]
+    if not isinstance(gradient, tf.Tensor):
+        return False
+    first, second = (each.value for each in moments(optimizer, index_of(optimizer, variable)))
+    if any(each.dtype != tf.float32 for each in (gradient, variable, first, second)):
+        return False
+    step = ops.cast(optimizer.iterations + 1, "float32")
+    tf.raw_ops.ResourceApplyAdam(
+        var=variable.handle,
+        m=first.handle,
+        v=second.handle,
+        beta1_power=tf.pow(optimizer.beta_1, step),
+        beta2_power=tf.pow(optimizer.beta_2, step),
+        lr=tf.cast(rate, tf.float32),
+        beta1=optimizer.beta_1,
+        beta2=optimizer.beta_2,
+        epsilon=optimizer.epsilon,
+        grad=gradient,
+    )
+    return True
