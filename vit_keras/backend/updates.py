@@ -39,7 +39,7 @@ def install() -> None:
     by_keras = getattr(owner, name)
 
     def update_step(self, gradient, variable, learning_rate):
-        if self.amsgrad or not (enabled and update(self, gradient, variable, learning_rate)):
+        if not update(self, gradient, variable, learning_rate):
             by_keras(self, gradient, variable, learning_rate)
 
     setattr(owner, name, update_step)
@@ -65,28 +65,33 @@ def clipped(gradients: Sequence[Any], norm: float) -> list[Any] | None:
         return list(torch._foreach_mul(gradients, scale))
 
 
-def _on_torch(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any], rate: Any) -> bool:
-    """Update variables, and return whether this was done."""
+def by_kernel(optimizer: Any, groups: Sequence[tuple[Sequence[Any], Sequence[Any], Any]]) -> bool:
+    """Update groups of variables by PyTorch's kernel, as Keras' Adam does, and return whether this was done.
+
+    Args:
+        optimizer: An optimizer that is built.
+        groups: Gradients, variables and the learning rate of each group.
+
+    Returns:
+        False where Keras must do it: on other backends, with other optimizers, and see `install`.
+    """
     global enabled
+    if not enabled or not isinstance(optimizer, keras.optimizers.Adam) or optimizer.amsgrad:
+        return False
+    ready = [_tensors(optimizer, gradients, variables) for gradients, variables, _ in groups]
+    if not all(ready):
+        return False
     torch = sys.modules["torch"]
-    if not direct.is_direct(gradients[0]):
-        return False
-    kept = [moments(optimizer, index_of(optimizer, variable)) for variable in variables]
-    weights, first, second = (values_of(*each, cast=False) for each in (variables, *zip(*kept)))
-    device = weights[0].device
-    for tensor in (*weights, *gradients, *first, *second):
-        if tensor.dtype is not torch.float32 or tensor.device != device or tensor.layout is not torch.strided:
-            return False
-    if not all(tensor.is_contiguous() for tensor in (*weights, *first, *second)):
-        return False
-    gradients = [gradient.contiguous() for gradient in gradients]
-    late = [torch.full((), _LATE, device=device)] * len(weights)
     options = {"beta1": optimizer.beta_1, "beta2": optimizer.beta_2, "eps": optimizer.epsilon, "weight_decay": 0.0}
     try:
         from torch.optim.adam import adam
 
-        lr = _corrected(optimizer, rate)
-        adam(weights, gradients, first, second, [], late, fused=True, amsgrad=False, maximize=False, lr=lr, **options)
+        with torch.no_grad():
+            correction = _correction(optimizer)
+            late = torch.full((), _LATE, device=correction.device)
+            for tensors, (_, _, rate) in zip(ready, groups):
+                lr, steps = rate * correction, [late] * len(tensors[0])
+                adam(*tensors, [], steps, fused=True, amsgrad=False, maximize=False, lr=lr, **options)
     except (ImportError, RuntimeError, TypeError) as error:
         enabled = False
         logger.info("Keras updates all weights by itself now: %s: %s", type(error).__name__, error)
@@ -94,17 +99,38 @@ def _on_torch(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]
     return True
 
 
-def _corrected(optimizer, rate):
-    """The learning rate with Keras' correction of the moments' bias."""
+def _tensors(optimizer, gradients, variables):
+    """The weights, gradients and moments that the kernel takes, or `None` if it does not take them."""
+    if not direct.is_direct(gradients[0]):
+        return None
+    torch = sys.modules["torch"]
+    kept = [moments(optimizer, index_of(optimizer, variable)) for variable in variables]
+    weights, first, second = (values_of(*each, cast=False) for each in (variables, *zip(*kept)))
+    device = weights[0].device
+    for tensor in (*weights, *gradients, *first, *second):
+        if tensor.dtype is not torch.float32 or tensor.device != device or tensor.layout is not torch.strided:
+            return None
+    if not all(tensor.is_contiguous() for tensor in (*weights, *first, *second)):
+        return None
+    return weights, [gradient.contiguous() for gradient in gradients], first, second
+
+
+def _on_torch(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any], rate: Any) -> bool:
+    """Update variables, and return whether this was done."""
+    return by_kernel(optimizer, [(gradients, variables, ops.cast(rate, "float32"))])
+
+
+def _correction(optimizer):
+    """Keras' correction of the moments' bias, by which the learning rate is multiplied."""
     step = ops.cast(optimizer.iterations + 1, "float32")
-    first, second = (ops.power(ops.cast(beta, "float32"), step) for beta in (optimizer.beta_1, optimizer.beta_2))
-    return ops.cast(rate, "float32") * ops.sqrt(1 - second) / (1 - first)
+    first, second = (1 - beta**step for beta in (optimizer.beta_1, optimizer.beta_2))
+    return ops.sqrt(second) / first
 
 
 def _on_tensorflow(optimizer: Any, gradient: Any, variable: Any, rate: Any) -> bool:
     """Update one variable, and return whether this was done."""
     tf = sys.modules["tensorflow"]
-    if not isinstance(gradient, tf.Tensor):
+    if not enabled or optimizer.amsgrad or not isinstance(gradient, tf.Tensor):
         return False
     first, second = (each.value for each in moments(optimizer, index_of(optimizer, variable)))
     if any(each.dtype != tf.float32 for each in (gradient, variable, first, second)):

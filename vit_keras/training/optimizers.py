@@ -344,20 +344,23 @@ class Layerwise(_Optimizer):
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
         # Not the given rate: where another replica is in the middle of its step, that is the rate of a layer.
-        learning_rate, groups = self._rate_of_the_head(), collections.defaultdict(list)
+        head, pairs = ops.convert_to_tensor(self._rate_of_the_head()), collections.defaultdict(list)
         for gradient, variable in zip(grads, trainable_variables):
-            groups[self._rates[index_of(self, variable)]].append((gradient, variable))
-        progress = self.progress() if self.unfreeze_at else None
-        for (factor, start), pairs in groups.items():
-            rate = ops.convert_to_tensor(learning_rate) * factor
+            pairs[self._rates[index_of(self, variable)]].append((gradient, variable))
+        progress, groups = self.progress() if self.unfreeze_at else None, []
+        for (factor, start), each in pairs.items():
+            rate = head * factor
             rate = ops.where(progress >= start, rate, 0.0) if start else rate
-            gradients, variables = map(list, zip(*pairs))
+            gradients, variables = map(list, zip(*each))
             decayed = [variable for variable in variables if self._use_weight_decay(variable)]
             if self.weight_decay and decayed:
                 self._rate_now = rate
                 super()._apply_weight_decay(decayed)
                 self._rate_now = None
-            super()._backend_update_step(gradients, variables, rate)
+            groups.append((gradients, variables, rate))
+        if not updates.by_kernel(self, groups):
+            for group in groups:
+                super()._backend_update_step(*group)
 
     def load_own_variables(self, store: Any) -> None:
         super().load_own_variables(store)
