@@ -9,7 +9,7 @@ import pytest
 from vit_keras import training, vit
 from vit_keras.backend import updates
 
-pytestmark = pytest.mark.only_on("torch", "tensorflow", reason="XLA joins the operations by itself")
+pytestmark = [pytest.mark.core, pytest.mark.only_on("torch", "tensorflow", reason="XLA joins the operations by itself")]
 
 OPTIMIZERS = {
     "Adam": keras.optimizers.Adam,

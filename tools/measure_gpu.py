@@ -187,12 +187,12 @@ def of_jax(model, batch, image_size, compiled, kind):
     return run, wait, peak, device.device_kind
 
 
-def fits(network, images, labels, **options):
+def fits(network, images, labels):
     """Return what trains a model of ours for a number of steps, by Keras' `fit`."""
     import keras
 
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    network.compile(keras.optimizers.AdamW(1e-4), loss, **options)
+    network.compile(keras.optimizers.AdamW(1e-4), loss)
 
     def run(steps):
         network.fit(((images, labels) for _ in range(steps)), steps_per_epoch=steps, verbose=0)
@@ -201,20 +201,13 @@ def fits(network, images, labels, **options):
 
 
 def of_torch(model, batch, image_size, compiled, kind):
-    """Return what runs our steps on PyTorch; see `of_jax`."""
-    import torch
-
+    """Return what runs our steps on PyTorch: compiled ones in a loop of PyTorch's own; see `of_jax`."""
     network = ours(model, image_size, kind)
     images, labels, wait, peak, device = torch_data(batch, image_size)
-    call = torch.compile(network) if compiled and kind == "predict" else network
-
-    def predict(steps):
-        with torch.no_grad():
-            for _ in range(steps):
-                call(images)
-
-    run = predict if kind == "predict" else fits(network, images, labels, jit_compile=compiled)
-    return run, wait, peak, device
+    if kind == "train" and not compiled:
+        return fits(network, images, labels), wait, peak, device
+    weights = [variable.value for variable in network.trainable_variables]
+    return torch_steps(network, weights, images, labels, compiled, kind), wait, peak, device
 
 
 def of_timm(model, batch, image_size, compiled, kind):
@@ -228,8 +221,16 @@ def of_timm(model, batch, image_size, compiled, kind):
     network = network.to(images.device)
     if kind == "predict":
         network, images = network.to(torch.bfloat16).eval(), images.to(torch.bfloat16)
+    return torch_steps(network, network.parameters(), images, labels, compiled, kind, autocast=True), wait, peak, device
+
+
+def torch_steps(network, weights, images, labels, compiled, kind, autocast=False):
+    """Return what runs a model of PyTorch for a number of steps, in a plain loop."""
+    import torch
+
     call = torch.compile(network) if compiled else network
-    optimizer = torch.optim.AdamW(network.parameters(), 1e-4)
+    optimizer = torch.optim.AdamW(weights, 1e-4)
+    network.train(kind == "train")
 
     def predict(steps):
         with torch.no_grad():
@@ -239,12 +240,12 @@ def of_timm(model, batch, image_size, compiled, kind):
     def train(steps):
         for _ in range(steps):
             optimizer.zero_grad()
-            with torch.autocast(images.device.type, torch.bfloat16):
+            with torch.autocast(images.device.type, torch.bfloat16, enabled=autocast):
                 loss = torch.nn.functional.cross_entropy(call(images), labels)
             loss.backward()
             optimizer.step()
 
-    return predict if kind == "predict" else train, wait, peak, device
+    return predict if kind == "predict" else train
 
 
 def torch_data(batch, image_size):
