@@ -76,7 +76,10 @@ class VisionTransformer(FastModel):
 
     @property
     def labels(self) -> tuple[str, ...] | str | None:
-        """The names of the classes; any sequence of names is stored as a tuple of `str`."""
+        """The names of the classes, or of a known set of them, such as `"imagenet-1k"`.
+
+        Any sequence of names is stored as a tuple of `str`. `anatomy.class_names` returns the names in both cases.
+        """
         return self._labels
 
     @labels.setter

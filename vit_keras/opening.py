@@ -22,23 +22,20 @@ from .build import build
 from .checkpoints.architecture import check_head, complete
 from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.loading import fill, open_source
-from .checkpoints.locate import available, fetch, find, is_meant_as_path
+from .checkpoints.locate import available, fetch, find, is_meant_as_path, recommended
 from .checkpoints.model_weights import ModelWeights
 from .checkpoints.saved_models import is_of_keras_hub, is_whole_model, load_model
 from .checkpoints.weights import Weights
 from .config import ViTConfig
 from .model import VisionTransformer
 from .preprocess.layer import Preprocess
-from .variants import CIFAR10, VARIANTS
+from .variants import CIFAR10, FACTORIES, VARIANTS
 
 __all__ = ["from_checkpoint", "is_saved_model", "merge_tokens", "open_model", "preprocessing_layer", "resize"]
 
 ImageSize = tuple[int, int] | int | None
 
 DEFAULT_MODEL = "vit_ti16"
-
-FACTORIES = {config.name.replace("-", "_"): variant for variant, config in VARIANTS.items()}
-"""`{"vit_b16": "B_16", …}`"""
 
 
 def open_model(
@@ -95,10 +92,9 @@ def open_model(
             )
         return from_checkpoint(found or name, **options)
     if weights is None:
-        recommended = [c for c in available(variant=variant) if c.classes == 1000]
-        if not recommended:
+        weights = recommended(variant)
+        if weights is None:
             raise ValueError(f"No ImageNet-1k weights are published for {name}. Pass weights= (--weights).")
-        weights = max(recommended, key=lambda c: (c.image_size == 224, c.top1 or 0))
     found = find(weights, variant)
     opened, preset = from_checkpoint(found or weights, **options), VARIANTS[variant]
     if any(getattr(opened.config, size) != getattr(preset, size) for size in _SIZES if size not in options):

@@ -45,6 +45,9 @@ VARIANTS = {
 }
 """By Google's name of the architecture. L defaults to 384 pixels, as it did in vit-keras 0.x."""
 
+FACTORIES = {config.name.replace("-", "_"): variant for variant, config in VARIANTS.items()}
+"""Google's names by the names of the factories, such as `vit_b16`."""
+
 UNPUBLISHED = {"g_14": _variant("g", 14)}
 """Larger sizes, of which Google published no weights: for `vit_keras.cost`."""
 

@@ -881,6 +881,15 @@ def test_download_takes_an_address(capsys, server):
     assert Path(capsys.readouterr().out.splitlines()[1].strip()).is_file()
 
 
+def test_download_takes_the_name_of_a_factory_as_open_model_does(capsys):
+    assert main(["download", "vit_b16", "vit-l32", "--dry-run"]) == 0
+    wanted = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.startswith(("B_", "L_"))]
+    assert wanted == ["B_16/augreg-imagenet21k+imagenet2012-224", "L_32/sam"]
+    # Nobody has published weights of this size with the classes of ImageNet-1k.
+    assert_refused(capsys, ["download", "vit_h14"], "Did you mean H_14/imagenet21k")
+    assert_refused(capsys, ["inspect", "vit_b16"], "Run: vit-keras download B_16/augreg-imagenet21k")
+
+
 def test_download_hints_at_names(capsys):
     assert_refused(capsys, ["download", "deit_tiny_patch16_224.fb_in1k"], "Did you mean timm/deit_tiny_patch16_224")
 

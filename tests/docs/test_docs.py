@@ -1,5 +1,7 @@
 """What the docstrings show is what happens; every public name has one."""
 
+import ast
+import builtins
 import doctest
 import importlib
 import inspect
@@ -15,6 +17,7 @@ from support import ROOT, uncompiled
 
 import vit_keras
 
+DOCS = ROOT / "docs"
 MODULES = sorted(
     name for _, name, _ in pkgutil.walk_packages(vit_keras.__path__, "vit_keras.") if not name.endswith("__main__")
 )
@@ -93,7 +96,9 @@ def test_the_guide_to_training_runs_from_top_to_bottom(monkeypatch, tmp_path):
     assert np.load("features.npz")["features"].shape == (30, 128)
 
 
-PAGES = ["README.md", "CHANGELOG.md", "benchmarks/README.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+PAGES = ["README.md", "CHANGELOG.md", "benchmarks/README.md"]
+PAGES += sorted(path.relative_to(ROOT).as_posix() for path in [*DOCS.glob("*.md"), *DOCS.glob("coming_from/*.md")])
+FRAGMENTS = ("docs/extending.md", "docs/migration.md")  # lines that belong into a file of the package or of the reader
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -109,3 +114,30 @@ def test_links_lead_to_files_and_sections(page):
         path = here.parent / target if target else here
         assert path.exists(), target
         assert not section or section in sections(path), f"{target}#{section}"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in FRAGMENTS])
+def test_the_code_of_a_page_defines_every_name_it_uses(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
+    used, defined = set(), {*dir(builtins)}
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Name):
+            (used if isinstance(node.ctx, ast.Load) else defined).add(node.id)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            defined |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            defined.add(node.name)
+        elif isinstance(node, ast.arg):
+            defined.add(node.arg)
+    assert not used - defined
+
+
+def test_the_switch_of_the_page_on_extending_fits_the_attention():
+    """The lines that a reader changes are those of the layer, but for what the reader adds."""
+    text = (DOCS / "extending.md").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^(query = .*) / self.temperature  # in call$", text, re.MULTILINE)
+    attention = vit_keras.layers.MultiHeadSelfAttention
+    assert f"        {line}\n" in inspect.getsource(attention.call)
+    (switches,) = re.findall(r"^SWITCHES = (\(.*?^\))$", text, re.DOTALL | re.MULTILINE)
+    assert sorted(eval(switches)) == sorted([*attention.SWITCHES, "temperature"])

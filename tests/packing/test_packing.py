@@ -446,3 +446,31 @@ def test_naflexvit_is_timms(tmp_path, name):
     packed = vit_keras.pack(model, tokens=512).predict_images(pictures)
     np.testing.assert_allclose(one_by_one, expected, rtol=0, atol=1e-5)
     np.testing.assert_allclose(packed, expected, rtol=0, atol=1e-5)
+
+
+def test_a_packed_model_asks_for_sequences_and_names_what_takes_images():
+    packed = vit_keras.pack(model_of(), 64)
+    packed.compile("sgd", "sparse_categorical_crossentropy")
+    labels = np.zeros(len(SIZES))
+    for given in (images(), np.stack(images([(32, 32)] * 2))):
+        for ask in (packed, packed.predict, lambda x: packed.fit(x, labels), lambda x: packed.evaluate(x, labels)):
+            with pytest.raises(ValueError, match=r"sequences, not images.*predict_images.*batches"):
+                ask(given)
+
+
+@pytest.mark.parametrize(
+    ("targets", "message"),
+    [
+        (["cat", "dog"], "must be numbers.*'cat', 'dog'"),
+        ([0, None], "must be numbers"),
+        ([0, 5], r"from 0 to 4\. Received: \[5\]"),
+        ([-1, 0], r"from 0 to 4\. Received: \[-1\]"),
+        ([math.nan, 0], "from 0 to 4"),
+    ],
+)
+def test_batches_need_class_numbers_of_the_model(targets, message):
+    packed, two = vit_keras.pack(model_of(), 64), images(SIZES[:2])
+    with pytest.raises(ValueError, match=message):
+        packed.batches(two, targets)
+    packed.batches(two, np.eye(5)[:2])  # probabilities
+    vit_keras.pack(model_of(include_top=False), 64).batches(two, [70, -3])  # targets of the user's own loss

@@ -15,7 +15,17 @@ from .augreg import AUGREG_MODELS, BUCKET, find_augreg
 from .cache import cached_path
 from .checkpoint import HUB, PACKAGE, SUFFIXES, Checkpoint
 
-__all__ = ["available", "by_filename", "fetch", "find", "find_local", "is_local", "is_meant_as_path", "is_url"]
+__all__ = [
+    "available",
+    "by_filename",
+    "fetch",
+    "find",
+    "find_local",
+    "is_local",
+    "is_meant_as_path",
+    "is_url",
+    "recommended",
+]
 
 
 def available(
@@ -69,6 +79,22 @@ def available(
         labels=labels,
     )
     return [c for c in found if not _refusal(c)]
+
+
+def recommended(variant: str) -> Checkpoint | None:
+    """Return the checkpoint that `open_model` opens for a factory, or `None` if none has ImageNet-1k's classes.
+
+    It is the one with the best published accuracy of those at 224 pixels, or else of all.
+
+    Args:
+        variant: Google's name of the architecture.
+
+    Example:
+        >>> recommended("B_16").name
+        'B_16/augreg-imagenet21k+imagenet2012-224'
+    """
+    found = available(variant=variant, classes=1000)
+    return max(found, key=lambda checkpoint: (checkpoint.image_size == 224, checkpoint.top1 or 0), default=None)
 
 
 def _refusal(checkpoint: Checkpoint) -> str:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, cast
 from .._internal.validate import expanded, one_of
 from ..checkpoints.cache import cached_path
 from ..checkpoints.checkpoint import megabytes
-from ..checkpoints.locate import available, fetch, find, is_local, is_url
+from ..checkpoints.locate import available, fetch, find, is_local, is_url, recommended
 from ..cost import Cost
 from ..cost import cost as compute_cost
+from ..variants import FACTORIES
 from .console import complain, print_pairs, print_table, quietly
 from .options import loading, settings
 
@@ -53,7 +54,7 @@ def _local(name: str) -> Path:
     path = expanded(name)
     if path.exists():
         return path
-    checkpoint = find(name)
+    checkpoint = _published(name)
     if checkpoint is None and "://" in name and not is_url(name):
         return fetch(name)  # says which addresses there are
     if checkpoint is None and not is_url(name):
@@ -62,6 +63,12 @@ def _local(name: str) -> Path:
         shown, published = (checkpoint.name, "published and ") if checkpoint else (name, "")
         raise FileNotFoundError(f"{shown} is {published}not here yet. Run: vit-keras download {shown}")
     return fetch(checkpoint or name, progress=False)
+
+
+def _published(name: str) -> Any:
+    """Return the published checkpoint of a name, or that of a factory, as `open_model` opens it; or `None`."""
+    variant = FACTORIES.get(name.replace("-", "_"))
+    return find(name) or (recommended(variant) if variant else None)
 
 
 def _becomes(entry: dict[str, Any]) -> str:
@@ -206,14 +213,15 @@ def download(options: argparse.Namespace) -> int:
 
 
 def _wanted(name: str) -> list[Any]:
-    """Return the published files of a name or a pattern, or the URL itself."""
-    if find(name):
-        return [find(name)]
+    """Return the published files of a name, a factory or a pattern, or the URL itself."""
+    if checkpoint := _published(name):
+        return [checkpoint]
     if is_url(name):
         return [name]
     if found := available(name=name):
         return found
-    close = available(name=f"*{name.strip('*')}*")
+    variant = FACTORIES.get(name.replace("-", "_"))  # of a size without a head of ImageNet-1k
+    close = available(variant=variant) if variant else available(name=f"*{name.strip('*')}*")
     hint = f"Did you mean {', '.join(c.name for c in close[:3])}?" if close else "`vit-keras models --all` lists them."
     raise ValueError(f"No published weights have the name {name}. {hint}")
 

@@ -102,6 +102,7 @@ class PackedTransformer(CheckedModel):
         return self.vit.config
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
+        _check_packed(inputs)
         config, there = self.config, inputs["images"]
         # A NaN would spread: the attention multiplies the tokens that an image must not see by 0, and 0 * NaN is NaN.
         patches, lost = _bounded(ops.convert_to_tensor(inputs["patches"]))
@@ -123,6 +124,18 @@ class PackedTransformer(CheckedModel):
         x = x if config.pooling is None else self._classify(self._pool(x, inputs, training))
         lost = ops.any(ops.logical_and(of_image, lost[:, None]), axis=-1, keepdims=True)
         return ops.where(lost, ops.cast(math.nan, x.dtype), x)
+
+    def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+        _check_packed(x)
+        return super().fit(x, *args, **kwargs)
+
+    def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+        _check_packed(x)
+        return super().evaluate(x, *args, **kwargs)
+
+    def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+        _check_packed(x)
+        return super().predict(x, *args, **kwargs)
 
     def _members(self, inputs):
         """Return the mask of each image's tokens, booleans `(rows, images, tokens)`."""
@@ -277,7 +290,8 @@ class PackedTransformer(CheckedModel):
             seed: Shuffles the images once, and the batches before each epoch; `None` leaves their order.
 
         Raises:
-            ValueError: An image has another shape, or more tokens than a sequence; or there are not as many targets.
+            ValueError: An image has another shape, or more tokens than a sequence; there are not as many targets; or
+                they are not numbers, or not class numbers of the model.
         """
         return PackedBatches(self, images, targets, positive_integer(rows, "rows"), seed)
 
@@ -313,8 +327,15 @@ class PackedBatches(keras.utils.PyDataset):
         if len(images) != len(targets):
             raise ValueError(f"There must be a target for each image. Received: {len(images)} and {len(targets)}")
         self.model, self.images, self.targets, self.rows = model, images, np.asarray(targets), rows
-        if self.targets.ndim == 1 and model.config.include_top and model.config.classes == 1:
+        if self.targets.dtype.kind not in "biuf":
+            raise ValueError(f"Targets must be numbers, such as class numbers. Received: {self.targets[:3].tolist()}")
+        classes = model.config.classes if model.config.include_top else None
+        if self.targets.ndim == 1 and classes == 1:
             self.targets = self.targets[:, None]  # as Keras does for a batch of images
+        elif self.targets.ndim == 1 and classes is not None:
+            wrong = self.targets[~((self.targets >= 0) & (self.targets < classes))]
+            if wrong.size:
+                raise ValueError(f"Class numbers must be from 0 to {classes - 1}. Received: {wrong[:3].tolist()}")
         self.shuffle: np.random.Generator | None = None if seed is None else np.random.default_rng(seed)
         order = range(len(images)) if self.shuffle is None else self.shuffle.permutation(len(images)).tolist()
         _, counts = grids_and_tokens(images, model.config, model.tokens)
@@ -342,6 +363,15 @@ def _bounded(x: Any, lost: Any = None) -> tuple[Any, Any]:
     kept = ops.all(ops.abs(x) < ops.cast(_HUGE, x.dtype), axis=tuple(range(2, len(x.shape))), keepdims=True)
     gone = ops.logical_not(ops.reshape(kept, ops.shape(x)[:2]))
     return ops.where(kept, x, ops.zeros((), x.dtype)), gone if lost is None else ops.logical_or(lost, gone)
+
+
+def _check_packed(inputs: Any) -> None:
+    """Refuse images where a packed model takes sequences."""
+    if isinstance(inputs, (list, tuple)) or hasattr(inputs, "shape"):
+        raise ValueError(
+            "A packed model takes sequences, not images. Call predict_images(images), or pass batches(images, targets) "
+            "to fit and evaluate. arrange(images).inputs are the sequences alone."
+        )
 
 
 def _check(vit: keras.Model) -> None:

@@ -55,7 +55,10 @@ def convert(parser: argparse.ArgumentParser) -> None:
 def download(parser: argparse.ArgumentParser) -> None:
     """Add the options of `download`."""
     parser.add_argument(
-        "names", nargs="+", metavar="NAME", help="published name (see `models`), pattern such as 'Ti_16/*', or URL"
+        "names",
+        nargs="+",
+        metavar="NAME",
+        help="published name (see `models`), factory such as vit_b16, pattern such as 'Ti_16/*', or URL",
     )
     parser.add_argument("--dry-run", action="store_true", help="list the files without downloading them")
 

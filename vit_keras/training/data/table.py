@@ -179,7 +179,8 @@ def read_table(
     if separator is not None and task in ("auto", "multi"):
         for each in (columns, written):
             each |= {name: without_label(each[name]) for name in wanted if name in each}
-    ids, *targets = whole_columns(columns, image, *wanted)
+    advice = " Choose others with image_column= and label_column= (--image-column, --label-column)."
+    ids, *targets = whole_columns(columns, image, *wanted, advice=advice)
     assumed = ""
     if task == "auto":
         task, reason = _guess(targets, wanted, separator)

@@ -124,13 +124,15 @@ def _read_file(path: Path, texts: Sequence[str]) -> Any:
         raise ValueError(f"{path} cannot be read as a table: {error}") from None
 
 
-def whole_columns(columns: Mapping[str, np.ndarray], *names: str) -> list[np.ndarray]:
-    """Return columns without a missing value."""
+def whole_columns(columns: Mapping[str, np.ndarray], *names: str, advice: str = "") -> list[np.ndarray]:
+    """Return columns without a missing value; `advice` follows in the error for a column that is not there."""
     for name in names:
         if name not in columns:
             name = str(name)
             hint = did_you_mean(name, columns)
-            raise ValueError(f"The table has no column {name!r}.{hint} Its columns: {', '.join(columns)}.")
+            raise ValueError(
+                f"The table has no column {name!r}.{hint} Its columns: {', '.join(columns)}.{'' if hint else advice}"
+            )
         column = columns[name]
         rows = np.flatnonzero([_is_missing(value) for value in column.tolist()])
         if len(rows):
