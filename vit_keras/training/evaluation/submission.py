@@ -272,7 +272,8 @@ def _report_failures(failures: list[Path], paths: list[Path], errors: str) -> No
     kinds = ((missing, "missing"), (damaged, "damaged"))
     said = "; ".join(f"{len(found):,} {kind}: {first_few(found)}" for found, kind in kinds if found)
     if len(failures) == len({*paths}):
-        raise ValueError(f"No image can be read; {said}. Pass images_dir= (--images-dir), the folder of the images.")
+        hint = " Pass images_dir= (--images-dir), the folder of the images." if missing else ""
+        raise ValueError(f"No image can be read; {said}.{hint}")
     if errors == "raise":
         hint = 'errors="skip" (--errors skip) gives these rows the mean of all others.'
         raise ValueError(f"Images cannot be read; {said}. {hint}")
