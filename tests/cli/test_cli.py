@@ -908,7 +908,7 @@ def test_predict_prepares_pictures_as_the_model_says_and_names_its_labels(capsys
 def test_predict_with_grey_pictures(capsys, picture, saved):
     model, path = saved(channels=1)
     assert main(["predict", picture, "--model", path]) == 0
-    grey = (utils.grey(utils.read(picture, 32)).astype("float32") - 127.5) / 127.5
+    grey = (np.rint(utils.grey(utils.read(picture, 32))).astype("float32") - 127.5) / 127.5
     order = np.argsort(-model.predict(grey[None], verbose=0)[0])
     assert [name for _, name in classes(capsys.readouterr().out)] == [f"class {i}" for i in order]
 
