@@ -385,6 +385,7 @@ def test_image_sizes_that_are_none(size):
         ({"classes": 2.5}, "classes must be a positive integer"),
         ({"classes": "ten"}, "classes must be a positive integer"),
         ({"num_heads": 5}, "hidden_size=32 .*num_heads=5"),
+        ({"qkv_bias": "no"}, "qkv_bias must be True or False. Received: 'no'"),
         ({"dropout": 1.5}, r"dropout must be a rate in \[0, 1\)"),
         ({"pooling": "max"}, "pooling .*'token', 'gap'.*'max'"),
         ({"pooling": ["cls"]}, "pooling must be"),

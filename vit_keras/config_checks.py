@@ -9,6 +9,7 @@ from typing import Any
 from ._internal.bounds import not_divisible
 from ._internal.validate import (
     check_activations,
+    check_switches,
     is_number,
     merge_schedule,
     one_of,
@@ -62,6 +63,7 @@ def checked_fields(config: Any) -> dict[str, Any]:
     if not isinstance(config.mlp_activation, str):
         found["mlp_activation"] = _name_of(config.mlp_activation)
     check_activations(vars(config))
+    check_switches(config)
     for field, choices in _CHOICES.items():
         one_of(found.get(field, getattr(config, field)), field, choices)
     return found

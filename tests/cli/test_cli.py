@@ -917,7 +917,7 @@ def test_predict_prepares_pictures_as_the_model_says_and_names_its_labels(capsys
 def test_predict_with_grey_pictures(capsys, picture, saved):
     model, path = saved(channels=1)
     assert main(["predict", picture, "--model", path]) == 0
-    grey = (utils.grey(utils.read(picture, 32)).astype("float32") - 127.5) / 127.5
+    grey = (np.rint(utils.grey(utils.read(picture, 32))).astype("float32") - 127.5) / 127.5
     order = np.argsort(-model.predict(grey[None], verbose=0)[0])
     assert [name for _, name in classes(capsys.readouterr().out)] == [f"class {i}" for i in order]
 
@@ -1022,6 +1022,14 @@ def test_embed_a_table(capsys, photos, saved, tmp_path):
         (["finetune", "PHOTOS", "--weights", "WEIGHTS", "--group-column", "patient"], "group_column .* table"),
         (["finetune", "PHOTOS", "--weights", "WEIGHTS", "--folds", "2", "--image-size", "33"], "nearest: height 32"),
         (["finetune", "PHOTOS", "--weights", "WEIGHTS", "--metric", "rmse"], "rmse.*does not fit.*single.*macro_f1"),
+        (["finetune", "PHOTOS", "--weights", "WEIGHTS", "--set", "flip=no"], "flip must be True or False.*'no'"),
+        (["finetune", "PHOTOS", "--weights", "WEIGHTS", "--set", "classes=9"], "are those of the images.*classes=9"),
+        (["finetune", "PHOTOS", "--epochs", "1", "--set", "epochs=2"], "--epochs and --set epochs=… exclude"),
+        (["finetune", "PHOTOS", "--weights", "WEIGHTS", "-o", "a.txt/run"], "a.txt is a file, not a folder"),
+        (["embed", "PHOTOS", "--weights", "WEIGHTS", "-o", "a.txt/x/f.npy"], "a.txt is a file, not a folder"),
+        (["evaluate", "none.keras", "PHOTOS", "-o", "a.txt/page.html"], "a.txt is a file, not a folder"),
+        (["export", "WEIGHTS", "-o", "a.txt/x.onnx"], "a.txt is a file, not a folder"),
+        (["convert", "WEIGHTS", "a.txt/x.npz"], "a.txt is a file, not a folder"),
         (["evaluate", "none.keras", "PHOTOS"], r"no model file at none\.keras"),
         (["evaluate", "none.keras", "PHOTOS", "-o", "page.txt"], r"must end in \.html"),
         (["evaluate", "none.keras", "PHOTOS", "-o", "page.html"], r"page\.html is a folder"),
@@ -1032,6 +1040,7 @@ def test_embed_a_table(capsys, photos, saved, tmp_path):
 def test_training_commands_refuse(capsys, photos, weights, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "page.html").mkdir()
+    (tmp_path / "a.txt").touch()
     before = {path.name for path in tmp_path.iterdir()}
     names = {"PHOTOS": photos, "WEIGHTS": weights}
     assert_refused(capsys, [names.get(argument, argument) for argument in arguments], message)
@@ -1162,7 +1171,7 @@ def test_a_map_in_a_file_of_no_known_kind_is_refused_before_the_model_is_opened(
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["--image-size", "any"], "any has no cost"),
+        (["--set", "remat=no"], "remat must be True or False. Received: 'no'"),
         (["--set", "batch_size=4"], "Use --batch-size instead of --set batch_size"),
     ],
 )

@@ -72,6 +72,11 @@ def test_a_misspelled_option_is_named_with_the_right_one(capsys):
         (["embed", "f", "--batch_sise", "1"], "Did you mean --batch-size?"),
         (["predict", "f", "-z"], "Unexpected argument: -z"),
         (["inspect", "a", "b"], "Unexpected argument: b"),
+        (["predict", ""], "IMAGE: must not be empty"),
+        (["finetune", "", "-o", "a"], "DIR|TABLE: must not be empty"),
+        (["embed", "f", "-o", ""], "-o/--output: must not be empty"),
+        (["evaluate", "m.keras", "f", "--image-size", "any"], "expected N for a square, HxW or native"),
+        (["finetune", "f", "--balance", "--balance-by", "prior"], "not allowed with argument --balance"),
     ],
 )
 def test_options_of_other_programs_are_known_where_they_are_possible(arguments, message, capsys):

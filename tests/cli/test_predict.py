@@ -123,6 +123,25 @@ def test_images_may_be_in_several_folders_and_maps_are_numbered(model, capsys):
     assert sorted(path.name for path in Path("maps").iterdir()) == [f"map-{n}.png" for n in (1, 2, 3, 4, 6)]
 
 
+def test_a_link_to_nothing_is_a_damaged_image_and_a_link_to_a_folder_is_followed(model, capsys):
+    Path("linked").mkdir()
+    Path("linked/nothing.png").symlink_to("none.png")
+    Path("linked/f").symlink_to("../f")
+    output = run(capsys, "linked", "--model", model[1], "--top", "1")
+    assert output.out.splitlines()[::2] == [f"linked/{name}" for name in ORDER[1:]]
+    assert "2 damaged images are left out: 'linked/f/bad.png', 'linked/nothing.png'" in output.err
+    output = run(capsys, "linked/nothing.png", "linked", "--model", model[1], status=1)
+    assert "Could not find image or folder: linked/nothing.png" in output.err
+
+
+def test_a_new_head_is_warned_of(model, capsys):
+    model[0].save_weights("four.weights.h5")
+    known = ["--weights", "four.weights.h5", "--set", "num_heads=2"]
+    assert "not trained" not in run(capsys, "one.png", *known).err
+    error = run(capsys, "one.png", *known, "--set", "classes=3").err
+    assert "warning: head/kernel, head/bias: not in four.weights.h5, and not trained." in error
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

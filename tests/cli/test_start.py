@@ -13,7 +13,7 @@ from support import ROOT
 
 import vit_keras
 from vit_keras import opening, training, visualize
-from vit_keras.cli import main, options, parser
+from vit_keras.cli import console, main, options, parser
 
 COMMANDS = (
     "predict",
@@ -85,12 +85,42 @@ def test_a_command_with_keras_prints_an_error_in_one_line_and_nothing_of_the_bac
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", [["serve", "nothing.keras"], ["export", "nothing.keras", "-o", "a.onnx"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["serve", "nothing.keras"], ["export", "nothing.keras", "-o", "a.onnx"], ["cost", "nothing.keras"]],
+)
 def test_a_command_that_imports_keras_late_prints_nothing_of_tensorflow(arguments, tmp_path):
     command, environment = [sys.executable, "-m", "vit_keras", *arguments], {"KERAS_BACKEND": "tensorflow"}
     environment = {**os.environ, **environment, "PYTHONPATH": str(ROOT)}
     result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
     assert (result.stdout, result.stderr) == ("", "vit-keras: There is no model file at nothing.keras.\n")
+
+
+def test_an_import_in_the_middle_of_a_command_is_quiet_unless_it_fails(tmp_path, monkeypatch, capfd):
+    source = "import os\nos.write(2, b'oneDNN')\n"
+    (tmp_path / "tensorflow.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    with monkeypatch.context() as without, console.quiet_imports():
+        without.delitem(sys.modules, "tensorflow", raising=False)
+        importlib.import_module("tensorflow")
+        assert capfd.readouterr().err == ""
+        del sys.modules["tensorflow"]
+        (tmp_path / "tensorflow.py").write_text(f"{source}raise ImportError('broken')\n")
+        importlib.invalidate_caches()
+        with pytest.raises(ImportError, match="broken"):
+            importlib.import_module("tensorflow")
+        assert capfd.readouterr().err == "oneDNN"
+
+
+def test_an_error_of_the_system_names_the_file_and_has_no_number(capsys):
+    console.complain(FileNotFoundError(2, "No such file or directory", "split.json"))
+    console.complain(OSError(99, "Cannot assign requested address"))
+    console.complain(OSError("There is no folder."))
+    assert capsys.readouterr().err == (
+        "vit-keras: split.json: No such file or directory\n"
+        "vit-keras: Cannot assign requested address\n"
+        "vit-keras: There is no folder.\n"
+    )
 
 
 @pytest.mark.parametrize("missing", ["stdin", "stdout", "stderr"])

@@ -190,6 +190,12 @@ def test_forms_of_many_or_large_parts(monkeypatch):
     monkeypatch.setattr("tempfile.NamedTemporaryFile", None)  # no file of a client is written
     assert first_part(form, "multipart/form-data; boundary=b") == bytes(3 << 20)
     assert first_part(part % (b"a", b"", b"1") + b"--b--", "multipart/form-data; boundary=b") == b"1"
+    file = part % (b"file", b'; filename="a.png"', b"PNG")
+    assert (
+        first_part(part % (b"b", b'; filename=""', b"") + file + b"--b--", "multipart/form-data; boundary=b") == b"PNG"
+    )
+    with pytest.raises(ValueError, match="it has 2 files, and a request takes one"):
+        first_part(file + file + b"--b--", "multipart/form-data; boundary=b")
     with pytest.raises(ValueError, match="more than 100 parts"):
         first_part(part % (b"a", b"", b"1") * 101 + b"--b--", "multipart/form-data; boundary=b")
 

@@ -209,6 +209,7 @@ def test_as_data():
     [
         ({"crop": 0}, "crop .*Received: 0"),
         ({"crop": "big"}, "Received: 'big'"),
+        ({"flip": "no"}, "flip must be True or False. Received: 'no'"),
         ({"mixup": -1}, "mixup must be None or a number above 0"),
         ({"aspect": (2, 1)}, r"aspect must be \(smallest, largest\)"),
         ({"aspect": 1}, "aspect must be a pair"),

@@ -160,10 +160,22 @@ def test_the_split(folder, monkeypatch):
     assert not set(training.paths) & set(validation.paths)
     assert training.shuffle and not validation.shuffle
     walk = os.walk
-    monkeypatch.setattr(os, "walk", lambda top: ((p, d[::-1], f[::-1]) for p, d, f in walk(top)))
+    monkeypatch.setattr(os, "walk", lambda top, **how: ((p, d[::-1], f[::-1]) for p, d, f in walk(top, **how)))
     again = image_folder(folder, SIZE, validation_split=0.3, seed=1)
     assert again[0].paths == training.paths and again[1].paths == validation.paths
     assert image_folder(folder, SIZE, validation_split=0.3, seed=2)[1].paths != validation.paths
+
+
+def test_links_to_folders_are_followed_once(folder, tmp_path):
+    links = tmp_path / "links"
+    for name in ("ant", "bee"):
+        (links / name).mkdir(parents=True)
+        (links / name / "more").symlink_to(folder / name)
+        (links / name / "again").symlink_to(links)
+    (links / "all").symlink_to(links)  # not a class
+    data = image_folder(links, SIZE)
+    assert data.class_names == ("ant", "bee") and data.counts.tolist() == [7, 9]
+    assert len(listing.pictures_in(links)) == 16
 
 
 def test_an_augmentation_touches_the_training_set_alone(folder):

@@ -186,10 +186,22 @@ def test_it_goes_by_the_names_of_classes(folders, tmp_path):
         evaluate(model, tmp_path, progress=False)
 
 
+def test_the_images_of_one_class_are_measured(folders, tmp_path):
+    folder, _ = folders[False]
+    model = make()
+    name_classes(model, ("a", "b", "c"))
+    (tmp_path / "b").symlink_to(folder / "b")
+    every, one = (evaluate(model, place, progress=False) for place in (folder, tmp_path))
+    assert one.confusion[1].tolist() == every.confusion[1].tolist() and one.confusion.sum() == one.confusion[1].sum()
+
+
 def test_what_is_refused(folders, tmp_path):
     folder, _ = folders[False]
     with pytest.raises(FileNotFoundError, match=r"b/99\.png"):
         evaluate(make(), folder, only=["b/1.png", "b/99.png"], progress=False)
+    (tmp_path / "history.json").write_text("{}")
+    with pytest.raises(ValueError, match='history.json is not a split.json of finetune: it has no list "validation"'):
+        evaluate(make(), folder, only=tmp_path / "history.json", progress=False)
     with pytest.raises(ValueError, match="7 classes .* 3: 'a'"):
         evaluate(make(classes=7), folder, progress=False)
     with pytest.raises(ValueError, match="its output has the shape"):

@@ -189,6 +189,15 @@ def test_what_another_kind_of_run_has_left_is_removed_and_names_need_not_be_utf8
     assert (tmp_path / "oof.csv").read_text("utf-8") == "id\ncaf\\udce9.jpg\n"
 
 
+def test_one_model_replaces_the_models_of_folds(tmp_path):
+    (tmp_path / "fold0").mkdir()
+    for name in ("oof.csv", "report.json", "fold0/model.keras"):
+        (tmp_path / name).touch()
+    write(tmp_path, {"split.json": {}}, tiny())
+    assert {path.name for path in tmp_path.rglob("*.*")} == {"model.keras", "split.json"}
+    assert not list(tmp_path.glob("fold*/*"))
+
+
 @pytest.mark.parametrize("balance", [False, "weights", "prior"])
 def test_unbalanced_classes_are_warned_of_unless_they_are_balanced(photos, columns, tmp_path, balance):
     table = {**columns, "kind": ["rare"] * 3 + ["common"] * 45}

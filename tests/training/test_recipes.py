@@ -99,6 +99,7 @@ def test_a_recipe_is_found_by_name_and_changed():
         (lambda: recipe("vit", layer_decay=0), "layer_decay must be above 0"),
         (lambda: recipe("vit", unfreeze_at=("late",)), "increasing fractions"),
         (lambda: recipe("vit", augmentation={"flips": True}), "flips.*'flip'"),
+        (lambda: recipe("vit", flip_test="no"), "flip_test must be True or False. Received: 'no'"),
         (lambda: recipe("vit", augmentation=False), "augmentation .*Received: False"),
     ],
 )

@@ -172,7 +172,7 @@ def test_damaged_and_missing_pictures_are_all_named(folder):
     assert len([each for each in caught if "cannot be read" in str(each.message)]) == 1
     filled, read_rows = found.iloc[[1, 3], 1:], found.iloc[[0, 2, 4], 1:]
     np.testing.assert_allclose(filled, np.repeat([read_rows.mean()], 2, axis=0), atol=1e-6)
-    with pytest.raises(ValueError, match="2 missing"):
+    with pytest.raises(ValueError, match="No image can be read; 2 missing: .* Pass images_dir="):
         training.predict_table({"id": ["x", "y"]}, make(), folder, errors="skip")
 
 

@@ -19,7 +19,7 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-__all__ = ["complete", "delete_left", "naming", "of_the_disk", "put_together", "workspace"]
+__all__ = ["check_writable", "complete", "delete_left", "naming", "of_the_disk", "put_together", "workspace"]
 
 _PREFIX = ".vit_keras-"
 _NAMES = ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EIO")
@@ -96,6 +96,26 @@ def workspace(parent: Path) -> Iterator[Path]:
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
             return
+
+
+def check_writable(folder: Path) -> None:
+    """Check, before what takes time, that files can be written into a folder, which need not exist yet.
+
+    Args:
+        folder: The folder.
+
+    Raises:
+        NotADirectoryError: The folder, or one that it is in, is a file.
+        PermissionError: The folder, or the nearest one above it that exists, may not be written to.
+
+    Example:
+        >>> check_writable(Path("new/folder"))
+    """
+    nearest = next((each for each in (folder, *folder.parents) if each.exists()), folder)
+    if not nearest.is_dir():
+        raise NotADirectoryError(f"{nearest} is a file, not a folder. Choose another name for the output.")
+    with workspace(nearest):
+        pass
 
 
 def put_together(source: Path, target: Path, names: Sequence[str]) -> None:

@@ -8,6 +8,7 @@ modules that define what a file can hold are imported right after it.
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 import sys
 import types
@@ -52,6 +53,16 @@ def _is_on_openvino() -> bool:
     return (os.environ.get("KERAS_BACKEND") if config is None else config.backend()) == "openvino"
 
 
+def spec_around(finder: Any, watched: Callable[..., Any], name: str, path: Any, target: Any) -> Any:
+    """Return the spec that the finders after this one find, with `watched` around the execution of the module."""
+    later = itertools.dropwhile(lambda each: each is not finder, [*sys.meta_path])
+    able = (each for each in later if each is not finder and hasattr(each, "find_spec"))
+    spec = next((found for each in able if (found := each.find_spec(name, path, target))), None)
+    if spec is not None and spec.loader is not None and hasattr(spec.loader, "exec_module"):
+        spec.loader.exec_module = watched(spec.loader.exec_module)
+    return spec
+
+
 class _AfterKeras:
     """A finder that registers this package's classes, once, after the outermost import of Keras or of this package."""
 
@@ -61,11 +72,7 @@ class _AfterKeras:
     def find_spec(self, name, path=None, target=None):
         if name != "keras" and not name.startswith(f"{ROOT}."):
             return None
-        finders = (finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec"))
-        spec = next((found for finder in finders if (found := finder.find_spec(name, path, target))), None)
-        if spec is not None and spec.loader is not None and hasattr(spec.loader, "exec_module"):
-            spec.loader.exec_module = self._watched(spec.loader.exec_module)
-        return spec
+        return spec_around(self, self._watched, name, path, target)
 
     def _watched(self, execute: Callable[..., Any]) -> Callable[..., Any]:
         def exec_module(module):

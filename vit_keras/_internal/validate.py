@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "check_activations",
     "check_fields",
+    "check_switches",
     "did_you_mean",
     "expanded",
     "instance",
@@ -360,6 +361,20 @@ def check_fields(kind: Any, names: Iterable[str]) -> None:
         near = did_you_mean(unknown[0], known) if len(unknown) == 1 else ""
         near = near or f" The fields of {kind.__name__} are {', '.join(known)}."
         raise ValueError(f"Unknown option {', '.join(unknown)}.{near}")
+
+
+def check_switches(settings: Any) -> None:
+    """Refuse anything but True and False in a field of a dataclass that is one of them: any text would count as True.
+
+    Raises:
+        ValueError: A field has another value.
+    """
+    values = python_numbers(vars(settings))  # those of NumPy
+    for field in dataclasses.fields(settings):
+        value = values.get(field.name, getattr(settings, field.name))
+        left_open = value is None and field.type == "bool | None"
+        if field.type in ("bool", "bool | None") and not left_open and not isinstance(value, (bool, int)):
+            raise ValueError(f"{field.name} must be True or False. Received: {value!r:.100}")
 
 
 def _is_near(one: str, other: str) -> bool:

@@ -10,7 +10,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from .console import complain, quietly, warnings_in_one_line
+from .console import complain, quiet_imports, quietly, warnings_in_one_line
 from .parser import build_parser
 
 __all__ = ["main"]
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = build_parser().parse_args(arguments)
         options.command = _as_typed(["vit-keras", *arguments])
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # standard error is for what we say
-        with warnings_in_one_line():
+        with warnings_in_one_line(), quiet_imports():
             name, _, function = options.run.partition(".")
             with quietly():
                 module = importlib.import_module(f".{name}", __name__)

@@ -13,7 +13,18 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-__all__ = ["as_json", "complain", "print_pairs", "print_table", "printable", "quietly", "warnings_in_one_line"]
+from .._internal.imports import spec_around
+
+__all__ = [
+    "as_json",
+    "complain",
+    "print_pairs",
+    "print_table",
+    "printable",
+    "quiet_imports",
+    "quietly",
+    "warnings_in_one_line",
+]
 
 _HEADING = 14  # columns
 _COLORS = {"red": ("problem", "unreadable"), "yellow": ("say", "pass", "unknown", "but", "new")}
@@ -22,6 +33,8 @@ _STYLES = {heading: color for color, headings in _COLORS.items() for heading in 
 
 def complain(problem: Any) -> None:
     """Print an error or a warning in one line on standard error."""
+    if isinstance(problem, OSError) and problem.strerror is not None:  # the words of the system
+        problem = problem.strerror if problem.filename is None else f"{problem.filename}: {problem.strerror}"
     print("vit-keras:", printable(" ".join(str(problem).split())), file=sys.stderr)
 
 
@@ -65,6 +78,24 @@ def quietly() -> Iterator[None]:
             sys.stderr.flush()
             os.dup2(shown, 2)
             os.close(shown)
+
+
+class _Quiet:
+    """A finder that imports Keras and TensorFlow, which Keras imports on PyTorch too, quietly."""
+
+    def find_spec(self, name, path=None, target=None):
+        return spec_around(self, quietly(), name, path, target) if name in ("keras", "tensorflow") else None
+
+
+@contextlib.contextmanager
+def quiet_imports() -> Iterator[None]:
+    """Import Keras and its backend quietly while the block runs, wherever in the package that happens."""
+    finder = _Quiet()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
 
 
 def as_json(value: Any, indent: int | None = None) -> str:

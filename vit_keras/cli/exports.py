@@ -6,11 +6,12 @@ import argparse
 import dataclasses
 from pathlib import Path
 
+from .._internal.atomic import check_writable
 from .._internal.validate import expanded
 from ..export import export as export_model
 from ..export import find_format
 from ..export.timing import benchmark as time_files
-from .console import as_json, print_pairs, print_table, quietly
+from .console import as_json, print_pairs, print_table
 from .options import paths_of
 
 __all__ = ["benchmark", "export"]
@@ -18,14 +19,14 @@ __all__ = ["benchmark", "export"]
 
 def export(options: argparse.Namespace) -> None:
     """Export a model, compare it with the file, and print the report."""
-    with quietly():
-        from .pictures import check_not_read, files_of, open_with_options
+    from .pictures import check_not_read, files_of, open_with_options
 
     output = expanded(options.output)
     find_format(output, options.format)
     if options.no_check and options.check:
         raise ValueError("--no-check and --check exclude each other. Remove one.")
     check_not_read(output, expanded(options.model))
+    check_writable(output.parent)
     check, calibration = (given and files_of(given) for given in (options.check, options.calibration))
     labels = None if options.labels is None else _labels(expanded(options.labels))
     model = open_with_options(options)

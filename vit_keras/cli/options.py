@@ -22,6 +22,7 @@ __all__ = [
     "STYLES",
     "TABLES",
     "image_size",
+    "image_size_or_any",
     "integer",
     "loading",
     "method",
@@ -112,22 +113,32 @@ def setting(text: str) -> tuple[str, Any]:
     return name, value
 
 
-def image_size(text: str) -> tuple[int, int] | str | None:
-    """Return `(height, width)`; `"native"` stays, and `any` is `None`.
+def image_size(text: str) -> tuple[int, int] | str:
+    """Return `(height, width)`; `"native"` stays.
 
     Raises:
         argparse.ArgumentTypeError: The text is not a size.
 
     Example:
-        >>> image_size("224"), image_size("96x64"), image_size("any")
-        ((224, 224), (96, 64), None)
+        >>> image_size("224"), image_size("96x64"), image_size("native")
+        ((224, 224), (96, 64), 'native')
     """
-    if text in ("any", "native"):
-        return None if text == "any" else text
+    if text == "native":
+        return text
     found = re.fullmatch(r"([1-9]\d{0,5})(?:[x×]([1-9]\d{0,5}))?", text)
     if not found:
-        raise argparse.ArgumentTypeError(f"expected N for a square, HxW, native or any. Received: {text!r}")
+        raise argparse.ArgumentTypeError(f"expected N for a square, HxW or native. Received: {text!r}")
     return int(found[1]), int(found[2] or found[1])
+
+
+def image_size_or_any(text: str) -> tuple[int, int] | str | None:
+    """Return what `image_size` does, and `None` for `any`.
+
+    Example:
+        >>> image_size_or_any("224"), image_size_or_any("any")
+        ((224, 224), None)
+    """
+    return None if text == "any" else image_size(text)
 
 
 def paths_of(names: Iterable[str]) -> list[str]:

@@ -127,6 +127,12 @@ class _Parser(argparse.ArgumentParser):
         near = difflib.get_close_matches(written.lower().replace("_", "-"), shown, n=2, cutoff=0.75)
         return f" Did you mean {' or '.join(near)}?" if near else ""
 
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        """Refuse an empty value, such as that of a variable that is not set: as a path, it is the current folder."""
+        if not arg_string and action.dest != "text" and action.nargs != argparse.PARSER:  # a sentence may be empty
+            raise argparse.ArgumentError(action, "must not be empty. Received: ''")
+        return super()._get_value(action, arg_string)
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             hint = did_you_mean(value, action.choices)

@@ -12,7 +12,7 @@ from typing import Any
 from PIL import Image
 
 from .. import anatomy
-from .._internal.atomic import complete
+from .._internal.atomic import check_writable, complete
 from .._internal.validate import expanded
 from ..checkpoints.checkpoint import megabytes
 from ..labels import class_named
@@ -23,7 +23,7 @@ from ..visualize.attention import all_maps, attention_map, check_arguments
 from ..visualize.explore import explorer
 from ..visualize.figures import new_figure, plot_maps
 from ..visualize.methods import METHODS, OF_A_CLASS
-from .console import printable
+from .console import complain, printable
 from .options import loading, paths_of
 
 __all__ = ["attention", "explore", "zero_shot"]
@@ -116,7 +116,10 @@ def open_with_options(options: argparse.Namespace) -> Any:
     """
     settings = loading(options)
     if not is_saved_model(options.model):
-        return as_model(options.model, weights=options.weights, **settings)
+        model = as_model(options.model, weights=options.weights, **settings)
+        if (report := getattr(model, "load_report", None)) and report.fresh:
+            complain(f"warning: {', '.join(report.fresh)}: not in {report.source}, and not trained.")
+        return model
     if options.weights is not None:
         raise ValueError(f"{options.model} is a saved model, which has its weights. Remove --weights.")
     if any(value is not None for value in settings.values()):
@@ -229,12 +232,14 @@ def _not_a_picture(output: Path, also: str = "") -> str:
 
 
 def check_output(paths: Sequence[Path], sources: Sequence[str]) -> None:
-    """Raise `ValueError` if an output is a folder, or would replace a file that is read."""
+    """Raise an error if an output is a folder, would replace a file that is read, or cannot be written."""
     for path in paths:
         if path.is_dir():
             raise ValueError(f"{path} is a folder. Pass the name of a file in it.")
         for source in sources:
             check_not_read(path, expanded(source))
+    for folder in {path.parent for path in paths}:
+        check_writable(folder)
 
 
 # --- classes ------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import argparse
 
 from .._internal.validate import expanded
 from ..serve import serve as serve_model
-from .console import printable, quietly
+from .console import printable
 
 __all__ = ["serve"]
 
@@ -42,8 +42,7 @@ def _model(options: argparse.Namespace):
     """
     path = expanded(options.model)  # without the slash that a shell may complete
     if path.suffix.lower() != ".onnx":
-        with quietly():
-            from .pictures import open_with_options
+        from .pictures import open_with_options
 
         return open_with_options(options)
     if options.weights or options.family or options.key or options.set:

@@ -34,6 +34,9 @@ def finetune(options: argparse.Namespace) -> None:
     recipe = recipes.recipe(options.recipe)
     augmentation = recipe.augmentation or augment.Augmentation(crop=None, flip=False)
     _check_names(given, recipe, augmentation)
+    for name in ("epochs", "batch_size"):
+        if name in given and getattr(options, name) is not None:
+            raise ValueError(f"--{name.replace('_', '-')} and --set {name}=… exclude each other. Remove one.")
     changes = {name: settings.pop(name) for name in given if name in recipe.to_dict()}
     augmented = {name: settings.pop(name) for name in given if name in augmentation.to_dict()}
     if augmented:
@@ -193,6 +196,7 @@ def embed(options: argparse.Namespace) -> None:
     else:
         one = given and expanded(given).is_dir()  # has names of subfolders
         images = given if one else files_of(options.images)
+    check_output([output], [given] if is_table(given) else [])
     model = open_with_options(options)
     output.parent.mkdir(parents=True, exist_ok=True)
     embeddings.embed(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from .._internal.atomic import check_writable
 from .._internal.validate import expanded, one_of
 from ..checkpoints.cache import cached_path
 from ..checkpoints.checkpoint import megabytes
@@ -19,7 +20,7 @@ from ..checkpoints.locate import available, fetch, find, is_local, is_url, recom
 from ..cost import Cost
 from ..cost import cost as compute_cost
 from ..variants import FACTORIES
-from .console import complain, print_pairs, print_table, quietly
+from .console import complain, print_pairs, print_table
 from .options import loading, settings
 
 if TYPE_CHECKING:
@@ -30,9 +31,8 @@ __all__ = ["convert", "cost", "download", "inspect", "models"]
 
 def inspect(options: argparse.Namespace) -> None:
     """Print what a weight file holds."""
-    with quietly():
-        from ..checkpoints.describe import describe
-        from ..checkpoints.wording import sentences
+    from ..checkpoints.describe import describe
+    from ..checkpoints.wording import sentences
 
     path = _local(options.file)
     report = describe(path, family=options.family, key=options.key, names=options.names, values=not options.no_values)
@@ -90,9 +90,8 @@ def _becomes(entry: dict[str, Any]) -> str:
 
 def convert(options: argparse.Namespace) -> None:
     """Read weights, write them in another format, and print what changed on the way."""
-    with quietly():
-        from ..opening import from_checkpoint
-        from .pictures import check_not_read
+    from ..opening import from_checkpoint
+    from .pictures import check_not_read
 
     target = expanded(options.target)
     write = _writer(target, options.format)
@@ -104,6 +103,7 @@ def convert(options: argparse.Namespace) -> None:
             check_not_read(path, source.parent if in_folder and source.is_file() else source)
 
     check(expanded(options.source))
+    check_writable(target.parent)
     model = from_checkpoint(options.source, **loading(options))
     report = cast("LoadReport", model.load_report)  # since weights were loaded
     check(Path(report.source))
@@ -325,8 +325,6 @@ def cost(options: argparse.Namespace) -> None:
     """Print what a step of a model costs."""
     names = ("batch_size", "training", "devices", "strategy", "model_devices", "dtype", "optimizer")
     given = {name: getattr(options, name) for name in names}
-    if options.image_size is None:
-        raise ValueError("--image-size any has no cost. Pass N or HxW.")
     size = {} if options.image_size == "native" else {"image_size": options.image_size}
     found = compute_cost(options.model, **size, **given, **settings(options, (*names, "image_size")))
     if options.json:

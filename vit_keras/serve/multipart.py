@@ -10,14 +10,14 @@ _MAX_PARTS = 100
 
 
 def first_part(body: bytes, content_type: str) -> bytes:
-    r"""Return the content of the first file of a form, or of its first field if none is a file.
+    r"""Return the content of the one file of a form, or of its first field if none is a file.
 
     Args:
         body: The body of the request.
         content_type: Its header of this name.
 
     Raises:
-        ValueError: It is not a form, or has no complete part.
+        ValueError: It is not a form, or has no complete part or several files.
 
     Example:
         >>> body = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.png"\r\n\r\nPNG\r\n--x--\r\n'
@@ -43,6 +43,8 @@ def first_part(body: bytes, content_type: str) -> bytes:
     )
     parser.write(body)
     parser.finalize()
-    for content in (*files, *fields):
+    if sum(map(bool, files)) > 1:  # a field of a web page that is left empty is a file without bytes
+        raise ValueError(f"it has {sum(map(bool, files))} files, and a request takes one. Send one request for each")
+    for content in (*sorted(files, key=len, reverse=True), *fields):
         return content
     raise ValueError(f"{len(body):,} bytes have no whole part")

@@ -20,7 +20,15 @@ from typing import Any
 import keras
 
 from .. import anatomy
-from .._internal.validate import as_array, check_fields, is_number, one_of, positive_integer, python_numbers
+from .._internal.validate import (
+    as_array,
+    check_fields,
+    check_switches,
+    is_number,
+    one_of,
+    positive_integer,
+    python_numbers,
+)
 from .._internal.warn import renamed_arguments
 from ..backend import replicas
 from ..backend.keras_internals import policy_of
@@ -191,6 +199,7 @@ class Recipe:
             raise ValueError(f"train must be 'all', 'head', a number of last blocks, or None. Received: {self.train!r}")
         if self.train == "head" and self.unfreeze_at and self.lora is None:
             raise ValueError("unfreeze_at is when blocks start to learn, and train='head' trains none. Leave one out.")
+        check_switches(self)
         self._check_numbers()
 
     def _check_numbers(self) -> None:

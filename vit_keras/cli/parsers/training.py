@@ -59,8 +59,9 @@ def finetune(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metric", metavar="NAME", help="metric that chooses the best epoch, such as macro_f1, map or rmse"
     )
-    parser.add_argument("--balance", action="store_true", help="give every class the same total weight in the loss")
-    parser.add_argument(
+    balance = parser.add_mutually_exclusive_group()
+    balance.add_argument("--balance", action="store_true", help="give every class the same total weight in the loss")
+    balance.add_argument(
         "--balance-by",
         choices=("weights", "prior"),
         help="let rare classes count as much as frequent ones: by class weights, as --balance does, or by a loss "

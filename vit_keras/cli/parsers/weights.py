@@ -8,7 +8,7 @@ from pathlib import Path
 from ...checkpoints.checkpoint import TASKS
 from ...cost import BYTES, OPTIMIZERS, STRATEGIES
 from ..arguments import add_json, add_loading
-from ..options import SORTS, image_size, integer, number, setting
+from ..options import SORTS, image_size, image_size_or_any, integer, number, setting
 
 __all__ = ["convert", "cost", "doctor", "download", "inspect", "models"]
 
@@ -44,7 +44,7 @@ def convert(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--image-size",
-        type=image_size,
+        type=image_size_or_any,
         default="native",
         metavar="N|HxW",
         help="input size of the new model in pixels, `native` (as in IN) or `any`; default: native",

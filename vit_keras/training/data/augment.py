@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image, ImageFilter, ImageOps
 
-from ..._internal.validate import check_fields, is_number, python_numbers
+from ..._internal.validate import check_fields, check_switches, is_number, python_numbers
 from ...preprocess.images import pixel_range
 from ...preprocess.pixels import in_tensorflow_graph
 from .trivial import trivial_augment
@@ -76,6 +76,7 @@ class Augmentation:
     def __post_init__(self) -> None:
         for name, value in python_numbers(vars(self)).items():
             object.__setattr__(self, name, value)
+        check_switches(self)
         object.__setattr__(self, "aspect", _numbers(self.aspect, "aspect"))
         if not 0 < self.aspect[0] <= self.aspect[1]:
             raise ValueError(

@@ -232,8 +232,8 @@ def report_damaged(failures: list[tuple[Path, str]], pictures: int, errors: str)
         (path, text), others = failures[0], len(failures) - 1
         text = text if str(path) in text else f"{path}: {text}"
         more = f" There {'is 1' if others == 1 else f'are {others:,}'} more." if others else ""
-        skip = ' errors="skip" leaves damaged images out.' if errors == "raise" else " No other image is left."
-        raise ValueError(f"{text.rstrip('.')}.{more}{skip}")
+        skip = 'errors="skip" (--errors skip) leaves damaged images out.'
+        raise ValueError(f"{text.rstrip('.')}.{more} {skip if errors == 'raise' else 'No other image is left.'}")
     if failures:
         names = first_few([str(path) for path, _ in failures])
         plural = "images are" if len(failures) > 1 else "image is"

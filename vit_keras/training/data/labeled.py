@@ -55,7 +55,7 @@ class Labeled:
         if count == len(self.paths):
             raise ValueError(f"{said}: {names}. Pass images_dir= (--images-dir), the folder of the table's images.")
         if errors == "raise":
-            raise ValueError(f'{said}: {names}. errors="skip" leaves missing images out.')
+            raise ValueError(f'{said}: {names}. errors="skip" (--errors skip) leaves missing images out.')
         warn_caller(f"{said}, and left out: {names}.")
 
     @property
@@ -88,8 +88,10 @@ OF_IMAGES = "a folder of images or a table; datasets are for model.fit, model.ev
 """What an error says images are read from."""
 
 
-def read_folder(path: str | os.PathLike[str], class_names: Sequence[str] | None, errors: str) -> Labeled:
+def read_folder(
+    path: str | os.PathLike[str], class_names: Sequence[str] | None, errors: str, fewest: int = 2
+) -> Labeled:
     """Read the images of a folder, PATH/class/image.jpg; see `vit_keras.training.image_folder`."""
     root = expanded(path_text(path, "images", OF_IMAGES))
-    names, paths, labels = list_classes(root, class_names, errors)
+    names, paths, labels = list_classes(root, class_names, errors, fewest)
     return Labeled("single", names, paths, labels, [path.relative_to(root).as_posix() for path in paths], root)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,14 @@ _SPLITS = {"test", "testing", "train", "training", "val", "valid", "validation"}
 
 
 def list_classes(
-    path: Path, class_names: Sequence[str] | None, errors: str
+    path: Path, class_names: Sequence[str] | None, errors: str, fewest: int = 2
 ) -> tuple[tuple[str, ...], list[Path], np.ndarray]:
-    """Return the names of the classes, the files and their labels, sorted."""
+    """Return the names of the classes, of which there must be `fewest`, the files and their labels, sorted."""
     if not path.is_dir():
         raise FileNotFoundError(f"There is no folder {path}.")
-    folders = sorted(p.name for p in path.iterdir() if p.is_dir() and not _is_hidden(p.name))
+    around = {real := path.resolve(), *real.parents}  # a link to one of these is not a class
+    folders = [p.name for p in path.iterdir() if p.is_dir() and not _is_hidden(p.name) and p.resolve() not in around]
+    folders.sort()
     if all(re.fullmatch(r"[0-9]+", name) for name in folders):
         folders.sort(key=int)
     if not folders:
@@ -49,12 +51,12 @@ def list_classes(
     if empty and (errors == "raise" or len(empty) == len(names)):
         raise ValueError(
             f"There is no image of {first_few(empty)} in {path}"
-            + ("." if len(empty) == len(names) else ': remove the folder, or pass errors="skip".')
+            + ("." if len(empty) == len(names) else ': remove the folder, or pass errors="skip" (--errors skip).')
         )
     if empty:
         warn_caller(f"There is no image of {first_few(empty)} in {path}: left out.")
         names = names if class_names is not None else tuple(name for name in names if files[name])
-    if len(names) < 2:
+    if len(names) < fewest:
         raise ValueError(f"{path} has only one class, {first_few(names)}. Training needs at least two.")
     labels = np.repeat(np.arange(len(names), dtype="int32"), [len(files[name]) for name in names])
     return names, [file for name in names for file in files[name]], labels
@@ -64,14 +66,24 @@ def pictures_in(folder: Path) -> list[Path]:
     """Return all image files below a folder, sorted by name, whatever the order of the file system.
 
     Hidden files are left out, and hidden folders: those that begin with `.` (`.git`, `.ipynb_checkpoints`) or `__`
-    (`__MACOSX`). The given folder itself may be hidden.
+    (`__MACOSX`). The given folder itself may be hidden. Links to folders are followed, but no folder is read twice.
     """
     found: list[Path] = []
-    for place, folders, names in os.walk(folder):
-        folders[:] = (name for name in folders if not _is_hidden(name))
+    seen = {os.fspath(parent) for parent in Path(os.path.realpath(folder)).parents}  # a link to one is a circle
+    for place, folders, names in os.walk(folder, followlinks=True):
+        if (real := os.path.realpath(place)) in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted((name for name in folders if not _is_hidden(name)), key=_links_last(place))
         names = (name for name in names if not name.startswith("."))
         found += (Path(place, name) for name in names if name.lower().endswith(EXTENSIONS))
     return sorted(found, key=lambda path: path.relative_to(folder).as_posix())
+
+
+def _links_last(place: str) -> Callable[[str], tuple[bool, str]]:
+    """Return a key that sorts the names of folders, so that a folder is read under its own name rather than a link."""
+    return lambda name: (os.path.islink(os.path.join(place, name)), name)
 
 
 def _is_hidden(folder: str) -> bool:

@@ -227,13 +227,15 @@ def read_pictures(source: Any, images_dir: Any, errors: str, options: Mapping[st
     if is_table(source):
         return read_table(source, images_dir=folder_of(source, images_dir), **options)
     path = expanded(path_text(source, "images", OF_IMAGES))
-    given = [name for name, value in {**options, "images_dir": images_dir}.items() if value != _OF_A_FOLDER.get(name)]
+    of_table = {**options, "images_dir": images_dir}
+    fewest = of_table.pop("fewest", 2)
+    given = [name for name, value in of_table.items() if value != _OF_A_FOLDER.get(name)]
     if given and not path.is_dir() and path.exists():
         raise ValueError(f"{path} is not a table: its name must end in .csv, .tsv or .parquet.")
     if given and path.exists():
         verb = "belongs" if len(given) == 1 else "belong"
         raise ValueError(f"{', '.join(given)} {verb} to a table. {path} is a folder of classes.")
-    return read_folder(path, None, errors)
+    return read_folder(path, None, errors, fewest)
 
 
 _OF_A_FOLDER = {"image_column": "image", "label_column": "label", "task": "auto"}

@@ -208,7 +208,7 @@ def _prepared(
                 raise ValueError(f"{named} is smaller than one patch, {least} pixels. Its size is {size}.")
             images.append(image)
             kept.append(n)
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             if damaged is None or not isinstance(picture, (str, os.PathLike)):
                 raise
             damaged.append((Path(picture), str(error)))

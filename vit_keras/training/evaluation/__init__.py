@@ -314,7 +314,7 @@ def _labeled(model: keras.Model, source: Any, images_dir: Any, errors: str, colu
             why = f"its task is {task!r}, and a folder of classes has one class for each image. Pass a table."
             raise ValueError(f"The model {model.name!r} cannot be measured: {why}")
         data = read_pictures(
-            source, images_dir, errors, {**columns, "label_column": "label" if label is None else label}
+            source, images_dir, errors, {**columns, "label_column": "label" if label is None else label, "fewest": 1}
         )
     else:
         by_columns = task == "regression" or (task == "multi" and columns["separator"] is None)
@@ -365,8 +365,10 @@ def _chosen(paths: Sequence[str], only: Any) -> np.ndarray:
         file = expanded(only)
         try:
             only = json.loads(file.read_text(encoding="utf-8-sig"))["validation"]
-        except (ValueError, LookupError, TypeError) as error:
-            raise ValueError(f"{file} is not a split.json of finetune: {error!r}.") from None
+        except ValueError as error:
+            raise ValueError(f"{file} is not a split.json of finetune: {error}.") from None
+        except (LookupError, TypeError):
+            raise ValueError(f'{file} is not a split.json of finetune: it has no list "validation".') from None
     rows: dict[str, list[int]] = {}  # an image may be in several
     for row, path in enumerate(paths):
         rows.setdefault(path, []).append(row)

@@ -271,6 +271,10 @@ def _report_failures(failures: list[Path], paths: list[Path], errors: str) -> No
     damaged = [str(path) for path in failures if path.is_file()]
     kinds = ((missing, "missing"), (damaged, "damaged"))
     said = "; ".join(f"{len(found):,} {kind}: {first_few(found)}" for found, kind in kinds if found)
-    if errors == "raise" or len(failures) == len({*paths}):
-        raise ValueError(f'Images cannot be read; {said}. errors="skip" gives these rows the mean of all others.')
+    if len(failures) == len({*paths}):
+        hint = " Pass images_dir= (--images-dir), the folder of the images." if missing else ""
+        raise ValueError(f"No image can be read; {said}.{hint}")
+    if errors == "raise":
+        hint = 'errors="skip" (--errors skip) gives these rows the mean of all others.'
+        raise ValueError(f"Images cannot be read; {said}. {hint}")
     warn_caller(f"Images cannot be read; {said}. Their predictions are the mean of all others.")

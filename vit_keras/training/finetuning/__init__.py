@@ -22,7 +22,7 @@ import keras
 import numpy as np
 from PIL import Image
 
-from ..._internal.atomic import workspace
+from ..._internal.atomic import check_writable
 from ..._internal.validate import ALIASES, did_you_mean, expanded, path_text, received, size_pair
 from ..._internal.warn import renamed_arguments
 from ...anatomy import find_vit, native_size, own_preprocessing
@@ -268,6 +268,8 @@ def _check_options(model: Any, weights: Any, options: Mapping[str, Any]) -> None
     own = [name for name in inspect.signature(finetune).parameters if name != "options"]
     of_opening = () if is_open else {field.name for field in dataclasses.fields(ViTConfig)}
     fields = {field.name for field in dataclasses.fields(Recipe)} - {*own, *of_opening}
+    if "classes" in options:
+        raise TypeError(f"The classes are those of the images. Remove classes={options['classes']!r}.")
     for name in options:
         found = next((each for each in (name, *ALIASES.get(name, ())) if each in {*own, *fields}), None)
         if found in fields:
@@ -285,8 +287,7 @@ def _check_output(output: Path, overwrite: bool, folds: int | str | None) -> Non
     """Raise the errors that can be found before anything is loaded."""
     if output.exists() and not output.is_dir():
         raise ValueError(f"{output} is a file. Pass another folder for the results as output= (--output).")
-    with workspace(next((folder for folder in (output, *output.parents) if folder.is_dir()), output)):
-        pass  # raises an error if the folder, or the nearest one above it, cannot be written to
+    check_writable(output)
     names = ("model.keras", "oof.csv") if folds is None else ("model.keras", "oof.csv", "fold[0-9]*/model.keras")
     if any(path for name in names for path in output.glob(name)) and not (output / ".state").exists() and not overwrite:
         raise ValueError(
