@@ -502,6 +502,40 @@ def test_the_last_layer_of_a_model():
     assert anatomy.last_layer(keras.Sequential()) is None
 
 
+def test_the_heads_of_a_flat_model_of_a_user():
+    model = tiny(include_top=False)
+    hidden = keras.layers.Dense(7, name="hidden")(model.output)
+    flat = keras.Model(model.input, keras.layers.Dense(3, name="mine")(hidden))
+    assert [layer.name for layer in anatomy.heads(flat)] == ["mine"]
+    assert anatomy.heads(model) == []
+
+
+def test_which_models_have_a_vit_and_attention():
+    mixer = tiny(tokens_mlp_dim=8, pooling="gap", position=None)
+    assert anatomy.has_attention(tiny()) and anatomy.has_vit(mixer) and not anatomy.has_attention(mixer)
+    for other in (of_another(), "vit_b16", None):
+        assert not anatomy.has_vit(other) and not anatomy.has_attention(other)
+
+
+def rates(model):
+    inside = [layer for block in anatomy.blocks(model) for layer in block._flatten_layers()]
+    return [layer.rate for layer in inside if isinstance(layer, keras.layers.Dropout)]
+
+
+def test_new_rates_are_those_of_a_model_that_is_built_with_them():
+    model = tiny(dropout=0.3)
+    anatomy.set_rates(model, dropout=0.1, stochastic_depth=0.2)
+    assert rates(model) == rates(tiny(dropout=0.1, stochastic_depth=0.2))
+    assert (model.config.dropout, model.config.embedding_dropout) == (0.1, 0.3)
+
+
+def test_nothing_is_named_in_a_model_of_several_outputs():
+    model = tiny()
+    for outputs in ([model.output] * 2, {"a": model.output, "b": model.output}):
+        several = keras.Model(model.input, outputs)
+        assert anatomy.class_names(several) is None and not anatomy.name_classes(several, "abc")
+
+
 def of_another():
     """A model without a ViT of this package."""
     return keras.Sequential([keras.Input((32, 32, 3)), keras.layers.Conv2D(2, 3, name="conv"), keras.layers.Flatten()])
@@ -569,6 +603,8 @@ def test_the_grid_of_patches():
     assert anatomy.patch_grid(wide) == anatomy.patch_grid(cut(wide)) == (4, 1)
     assert anatomy.patch_grid(open_, (32, 80)) == (2, 5) and anatomy.patch_grid(wide, (32, 80)) == (4, 1)
     assert anatomy.patch_stride(open_, None) == anatomy.patch_stride(cut(wide), (64, 16)) == (16, 16)
+    mixer = tiny(image_size=(32, 48), tokens_mlp_dim=8, pooling="gap", position=None)  # without positions
+    assert anatomy.patch_grid(cut(mixer)) == (2, 3) and anatomy.patch_stride(cut(mixer), (32, 48)) == (16, 16)
     with pytest.raises(ValueError, match="'any' .*image_size="):
         anatomy.patch_grid(open_)
     mixer = tiny(tokens_mlp_dim=8, pooling="gap", position=None)
@@ -604,7 +640,7 @@ def test_the_preprocessing_that_is_left_to_the_caller():
 
     def behind(size, *layers):
         model = tiny()
-        model.preprocessing = preprocess.CLIP.replace(crop=0.875)
+        model.preprocessing = preprocess.CLIP.replace(crop=0.875, image_size=32)
         return keras.Sequential([keras.Input((*size, 3)), *layers, model])
 
     own = preprocess.CLIP.mean[0], preprocess.CLIP.std[0]
