@@ -29,6 +29,19 @@ def operations():
     return keras.Model(image, tiny()(image / 127.5 - 1))
 
 
+class Chain(keras.Model):
+    """A user's subclass: no graph tells which layers follow which."""
+
+    def __init__(self, *parts):
+        super().__init__()
+        self.parts = list(parts)
+
+    def call(self, images):
+        for part in self.parts:
+            images = part(images)
+        return images
+
+
 INPUTS = {
     "plain": (tiny, "normalized"),
     "Rescaling": (lambda: before(keras.layers.Rescaling(1 / 127.5, -1)), "pixels"),
@@ -42,6 +55,28 @@ INPUTS = {
     "operations": (operations, "pixels"),
     "Preprocess": (lambda: before(preprocess.Preprocess(preprocess.CLIP, 32)), "pixels"),
     "nested": (lambda: keras.Sequential([before(keras.layers.Rescaling(1 / 255)), keras.layers.Softmax()]), "pixels"),
+    "a Sequential that was not built": (
+        lambda: keras.Sequential([keras.layers.Resizing(32, 32), keras.layers.Rescaling(1 / 255), tiny()]),
+        "pixels",
+    ),
+    "Rescaling in a subclass": (lambda: Chain(keras.layers.Rescaling(1 / 255), tiny()), "pixels"),
+    "Normalization in a subclass": (lambda: Chain(keras.layers.Normalization(mean=0.5, variance=0.25), tiny()), "unit"),
+    "Rescaling and Normalization in a subclass": (
+        lambda: Chain(keras.layers.Rescaling(1 / 255), keras.layers.Normalization(mean=0.5, variance=0.25), tiny()),
+        "pixels",
+    ),
+    "several frames": (
+        lambda: keras.Sequential(
+            [
+                keras.Input((2, 32, 32, 3)),
+                keras.layers.Normalization(mean=0.5, variance=0.25),
+                keras.layers.TimeDistributed(tiny()),
+            ]
+        ),
+        "unit",
+    ),
+    "a stem that learns": (lambda: before(keras.layers.Conv2D(3, 1)), "normalized"),
+    "Rescaling to large numbers": (lambda: before(keras.layers.Rescaling(1, offset=1000)), "normalized"),
     "Rescaling behind": (lambda: keras.Sequential([tiny(), keras.layers.Rescaling(0.5)]), "normalized"),
 }
 
@@ -372,6 +407,186 @@ def test_which_tokens_a_siamese_model_reads():
     assert anatomy.pooling(siamese).output_shape == model.output_shape[::2]
 
 
+def pooled_inside(tokens):
+    image = keras.Input((32, 32, 3))
+    return [keras.Model(image, keras.layers.GlobalAveragePooling1D()(tokens(image)[:, 2:]))]
+
+
+AROUND = {  # layers around a ViT that returns all its tokens: the tokens read, and whether `pooling` finds a vector
+    "pooled in a nested model": (pooled_inside, (2, None), True),
+    "pooled behind a nested model": (
+        lambda tokens: [keras.Sequential([tokens]), keras.layers.GlobalAveragePooling1D()],
+        (0, None),
+        True,
+    ),
+    "normalized in a nested model": (
+        lambda tokens: [keras.Sequential([tokens, keras.layers.LayerNormalization()]), keras.layers.Flatten()],
+        (0, None),
+        True,
+    ),
+    "normalized in a nested model of a nested model": (
+        lambda tokens: [
+            keras.Sequential([keras.Sequential([tokens, keras.layers.LayerNormalization()])]),
+            keras.layers.GlobalAveragePooling1D(),
+        ],
+        (0, None),
+        True,
+    ),
+    "a row of numbers for each token": (lambda tokens: [tokens, keras.layers.Dense(4)], (0, 1), False),
+}
+
+
+@pytest.mark.parametrize("name", AROUND)
+def test_what_makes_a_vector_of_the_tokens_of_a_nested_model(name):
+    parts, seen, found = AROUND[name]
+    tokens = tiny(pooling=None, include_top=False, registers=1)
+    vector = keras.Sequential([keras.Input((32, 32, 3)), *parts(tokens)])
+    model = keras.Sequential([vector, keras.layers.Dense(2)])
+    assert [(part.start, part.stop) for part in anatomy.readout(model)] == [seen]
+    pooling = anatomy.pooling(model)
+    assert (pooling is not None) == found
+    if found:
+        images = np.random.default_rng(0).uniform(-1, 1, (2, 32, 32, 3)).astype("float32")
+        left, right = (keras.ops.convert_to_numpy(x) for x in (pooling(tokens(images)), vector(images)))
+        np.testing.assert_allclose(left, right, rtol=0, atol=1e-6)  # the same operations in float32
+
+
+@pytest.mark.parametrize("normalized", [True, False])
+def test_what_makes_a_vector_of_the_tokens_of_a_flat_model(normalized):
+    """It is what is behind the last normalization or, if that was cut off, behind the last block."""
+    whole = tiny(pooling=None, include_top=False)
+    last = anatomy.final_norm(whole) if normalized else anatomy.blocks(whole)[1]
+    vector = keras.Model(whole.input, keras.ops.mean(last.output[:, 1:], axis=1))
+    images = np.random.default_rng(0).uniform(-1, 1, (2, 32, 32, 3)).astype("float32")
+    tokens = keras.Model(whole.input, last.output)(images)
+    left, right = (keras.ops.convert_to_numpy(x) for x in (anatomy.pooling(vector)(tokens), vector(images)))
+    np.testing.assert_allclose(left, right, rtol=0, atol=1e-6)  # the same operations in float32
+
+
+def test_which_tokens_are_read_next_to_numbers_and_from_images_of_any_size():
+    tokens, number = tiny(image_size=None, position_grid=(2, 2), pooling=None, include_top=False), keras.Input((4,))
+    image = keras.Input((None, None, 3))
+    mean = keras.ops.mean(tokens(image)[:, 1:], axis=1)
+    assert anatomy.readout(keras.Model(image, mean)) == [slice(1, None)]
+    assert anatomy.readout(keras.Model([number, image], keras.layers.Concatenate()([number, mean]))) == [slice(1, None)]
+
+
+def test_nothing_is_known_of_the_pooling_without_a_way_from_the_tokens_to_the_output():
+    tokens, image, number = tiny(pooling=None, include_top=False), keras.Input((32, 32, 3)), keras.Input((4,))
+    mean = keras.layers.GlobalAveragePooling1D()(tokens(image))
+    frames = keras.Input((2, 32, 32, 3))
+    opaque = Chain(tokens, keras.layers.GlobalAveragePooling1D())
+    opaque(np.zeros((1, 32, 32, 3), "float32"))
+    for model in (
+        opaque,
+        keras.Model([image, number], [keras.layers.Dense(2)(number), mean]),  # its first output is of the number
+        keras.Model(frames, keras.layers.Flatten()(keras.layers.TimeDistributed(tokens)(frames))),
+    ):
+        assert anatomy.pooling(model) is None
+        assert anatomy.readout(model) == [slice(0, 1)]
+
+
+def test_the_last_layer_of_a_model():
+    model = tiny()
+    two = keras.Model(model.input, [model.output, anatomy.final_norm(model).output])
+    opaque = Chain(tiny(include_top=False), keras.layers.Dense(3, name="behind"))
+    opaque(np.zeros((1, 32, 32, 3), "float32"))
+    for around, name in (
+        (keras.Sequential([keras.Sequential([model])]), "head"),  # not built
+        (keras.Sequential([model, keras.layers.Softmax(name="soft")]), "soft"),
+        (keras.Model(model.input, keras.layers.Softmax(name="soft")(model.output)), "soft"),
+        (two, "head"),
+        (opaque, "behind"),
+    ):
+        assert anatomy.last_layer(around).name == name
+    assert anatomy.last_layer(keras.Sequential()) is None
+
+
+def test_the_heads_of_a_flat_model_of_a_user():
+    model = tiny(include_top=False)
+    hidden = keras.layers.Dense(7, name="hidden")(model.output)
+    flat = keras.Model(model.input, keras.layers.Dense(3, name="mine")(hidden))
+    assert [layer.name for layer in anatomy.heads(flat)] == ["mine"]
+    assert anatomy.heads(model) == []
+
+
+def test_which_models_have_a_vit_and_attention():
+    mixer = tiny(tokens_mlp_dim=8, pooling="gap", position=None)
+    assert anatomy.has_attention(tiny()) and anatomy.has_vit(mixer) and not anatomy.has_attention(mixer)
+    for other in (of_another(), "vit_b16", None):
+        assert not anatomy.has_vit(other) and not anatomy.has_attention(other)
+
+
+def rates(model):
+    inside = [layer for block in anatomy.blocks(model) for layer in block._flatten_layers()]
+    return [layer.rate for layer in inside if isinstance(layer, keras.layers.Dropout)]
+
+
+def test_new_rates_are_those_of_a_model_that_is_built_with_them():
+    model = tiny(dropout=0.3)
+    anatomy.set_rates(model, dropout=0.1, stochastic_depth=0.2)
+    assert rates(model) == rates(tiny(dropout=0.1, stochastic_depth=0.2))
+    assert (model.config.dropout, model.config.embedding_dropout) == (0.1, 0.3)
+
+
+def test_nothing_is_named_in_a_model_of_several_outputs():
+    model = tiny()
+    for outputs in ([model.output] * 2, {"a": model.output, "b": model.output}):
+        several = keras.Model(model.input, outputs)
+        assert anatomy.class_names(several) is None and not anatomy.name_classes(several, "abc")
+
+
+def of_another():
+    """A model without a ViT of this package."""
+    return keras.Sequential([keras.Input((32, 32, 3)), keras.layers.Conv2D(2, 3, name="conv"), keras.layers.Flatten()])
+
+
+@pytest.mark.parametrize(
+    ("layers", "names"),
+    [
+        (lambda: [of_another(), keras.layers.Dense(2, name="behind")], ["behind"]),
+        (lambda: [*of_another().layers, keras.layers.Dense(2, name="behind")], ["behind"]),
+        (lambda: [keras.Sequential([of_another(), keras.layers.Dense(2, name="inside")])], ["inside"]),
+        (lambda: [of_another()], ["conv"]),
+        (
+            lambda: [keras.layers.Conv2D(3, 1, name="stem"), tiny(), keras.layers.Dense(2, name="behind")],
+            ["stem", "head", "behind"],
+        ),
+    ],
+)
+def test_the_layers_that_turn_features_into_classes(layers, names):
+    model = keras.Sequential([keras.Input((32, 32, 3)), *layers()])
+    assert [layer.name for layer in anatomy.head_layers(model)] == names
+
+
+def test_a_model_without_a_head_has_no_layers_to_train():
+    image, one, other = keras.Input((32, 32, 3)), *(tiny(name=name, include_top=False) for name in ("one", "other"))
+    for model, remedy in (
+        (one, "put a Dense layer"),
+        (keras.Sequential([image, keras.layers.Flatten()]), "put a Dense layer"),
+        (keras.Model(image, keras.layers.Add()([one(image), other(image)])), "Freeze its models, one and other"),
+    ):
+        with pytest.raises(ValueError, match=f"{model.name}.*no head to train.*{remedy}"):
+            anatomy.head_layers(model)
+
+
+def test_what_is_missing_is_said():
+    mixer = tiny(tokens_mlp_dim=8, pooling="gap", position=None)
+    with pytest.raises(ValueError, match="'tiny' has no attention layer"):
+        anatomy.attention_blocks(mixer)
+    features = tiny(include_top=False)
+    features.task = "regression"
+    with pytest.raises(ValueError, match="'tiny' does not predict numbers: it has no head"):
+        anatomy.predictions(features, np.zeros((1, 16)))
+    one, other = (tiny(name=name, include_top=False) for name in ("one", "other"))
+    image = keras.Input((32, 32, 3))
+    both = keras.Model(image, keras.layers.Add()([one(image), other(image)]), name="both")
+    with pytest.raises(ValueError, match=r"'both', found 2: one, other\. Pass one of them\."):
+        anatomy.find_vit(both)
+    with pytest.raises(ValueError, match=r"'other', found 0\.$"):
+        anatomy.find_vit(keras.Sequential([image, keras.layers.Flatten()], name="other"))
+
+
 def test_what_is_asked_of_a_model_of_several_frames():
     frames = keras.layers.TimeDistributed(tiny(include_top=False))
     model = keras.Sequential([keras.Input((2, 32, 32, 3)), keras.layers.Rescaling(1 / 127.5, -1), frames])
@@ -388,6 +603,8 @@ def test_the_grid_of_patches():
     assert anatomy.patch_grid(wide) == anatomy.patch_grid(cut(wide)) == (4, 1)
     assert anatomy.patch_grid(open_, (32, 80)) == (2, 5) and anatomy.patch_grid(wide, (32, 80)) == (4, 1)
     assert anatomy.patch_stride(open_, None) == anatomy.patch_stride(cut(wide), (64, 16)) == (16, 16)
+    mixer = tiny(image_size=(32, 48), tokens_mlp_dim=8, pooling="gap", position=None)  # without positions
+    assert anatomy.patch_grid(cut(mixer)) == (2, 3) and anatomy.patch_stride(cut(mixer), (32, 48)) == (16, 16)
     with pytest.raises(ValueError, match="'any' .*image_size="):
         anatomy.patch_grid(open_)
     mixer = tiny(tokens_mlp_dim=8, pooling="gap", position=None)
@@ -423,7 +640,7 @@ def test_the_preprocessing_that_is_left_to_the_caller():
 
     def behind(size, *layers):
         model = tiny()
-        model.preprocessing = preprocess.CLIP.replace(crop=0.875)
+        model.preprocessing = preprocess.CLIP.replace(crop=0.875, image_size=32)
         return keras.Sequential([keras.Input((*size, 3)), *layers, model])
 
     own = preprocess.CLIP.mean[0], preprocess.CLIP.std[0]
@@ -440,6 +657,57 @@ def test_the_preprocessing_that_is_left_to_the_caller():
     assert asked(open_, (64, 48))[:2] == ((64, 48), preprocess.GOOGLE.crop)
     grey = vit.build_model(32, 16, 1, 16, 2, "grey", 32, classes=3, channels=1)
     assert asked(grey)[-1] == 1
+
+
+def through(images, *layers):
+    """The images after the layers before a ViT that takes images of any size: each alone, and prepared for a batch."""
+    front = [keras.Input((None, None, 3)), *layers]
+    model, front = keras.Sequential([*front, tiny()]), keras.Sequential(front)
+    prepared = anatomy.batch_preprocessing_of(model)
+    alone = [front(anatomy.preprocessing_of(model)(image)) for image in images]
+    return prepared, *(keras.ops.convert_to_numpy(x) for x in (keras.ops.concatenate(alone), front(prepared(images))))
+
+
+@pytest.mark.parametrize(
+    ("layers", "size"),
+    [
+        (lambda: [keras.layers.Resizing(32, 32)], (32, 32)),
+        (lambda: [keras.layers.Resizing(32, 32, interpolation="nearest")], (32, 32)),
+        (lambda: [keras.layers.Resizing(40, 48), keras.layers.CenterCrop(32, 32)], (40, 48)),
+        (lambda: [keras.layers.Resizing(48, 48, crop_to_aspect_ratio=True), keras.layers.CenterCrop(32, 32)], (48, 48)),
+        (lambda: [preprocess.Preprocess(preprocess.GOOGLE), keras.layers.Resizing(32, 32)], (32, 32)),
+        (lambda: [preprocess.Preprocess(preprocess.CLIP.replace(crop=None), 32)], (32, 32)),
+        (lambda: [preprocess.Preprocess(preprocess.CLIP.replace(crop=0.8), 32)], (40, 40)),
+        (lambda: [preprocess.Preprocess(preprocess.CLIP.replace(crop=0.8, crop_mode="squash"), 32)], (40, 40)),
+        (lambda: [preprocess.Preprocess(preprocess.GOOGLE, 64), keras.layers.CenterCrop(32, 32)], (64, 64)),
+    ],
+)
+def test_images_of_a_batch_reach_the_vit_as_they_do_alone(layers, size):
+    slope = np.linspace(0, 255, 48 * 64 * 3).reshape(48, 64, 3).astype("uint8")
+    prepared, alone, batch = through([slope, slope.transpose(1, 0, 2)[::-1]], *layers())
+    assert prepared.image_size == size
+    # Gray levels are rounded before the layers instead of in or behind them, and a crop may be a pixel away.
+    np.testing.assert_allclose(batch, alone, rtol=0, atol=0.02 * np.ptp(alone))
+
+
+@pytest.mark.parametrize(
+    ("layer", "does"),
+    [
+        (lambda: keras.layers.CenterCrop(32, 32), "crops"),
+        (lambda: keras.layers.Resizing(32, 32, pad_to_aspect_ratio=True), "pads"),
+    ],
+)
+def test_images_that_cannot_reach_the_vit_as_they_do_alone_are_warned_of(layer, does):
+    model = keras.Sequential([keras.Input((None, None, 3)), layer(), tiny()])
+    with pytest.warns(UserWarning, match=f"{does} each image by its own size"):
+        assert anatomy.batch_preprocessing_of(model).image_size == (32, 32)
+
+
+def test_a_batch_of_a_model_without_resizing_has_its_preprocessing():
+    for model in (tiny(), before(keras.layers.Rescaling(1 / 255))):
+        assert anatomy.batch_preprocessing_of(model) == anatomy.preprocessing_of(model)
+    served = keras.Sequential([keras.Input((None, None, 3)), keras.layers.Resizing(32, 32), tiny()])
+    assert anatomy.batch_preprocessing_of(served, 48) == anatomy.preprocessing_of(served, 48)
 
 
 def test_why_a_model_is_not_a_classifier():

@@ -227,6 +227,43 @@ def test_eight_threads_at_once():
     assert torch.nn.Module.__call__ is direct._PATH[0]
 
 
+REFUSED = {  # what a dense layer of 4 inputs gets: what Keras says of it
+    "another width": (lambda torch: torch.zeros(2, 5), "expected axis -1 of input shape to have value 4"),
+    "one axis": (lambda torch: torch.zeros(4), "expected min_ndim=2, found ndim=1"),
+    "no axis": (lambda torch: torch.zeros(()), "expected min_ndim=2, found ndim=0"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_a_layer_cannot_take_is_refused_by_keras(name):
+    import torch
+
+    make, message = REFUSED[name]
+    dense = layers.MlpBlock(3, name="mlp")
+    dense(torch.zeros(1, 4))
+    with pytest.raises(ValueError, match=message):
+        dense.layers[0](make(torch))
+
+
+@pytest.mark.parametrize("switched", [False, True])
+def test_what_is_not_a_tensor_is_converted_as_by_keras(switched, monkeypatch):
+    """Layers that are not built, NumPy's arrays, integers, and masks that are lists."""
+    import torch
+
+    monkeypatch.setattr(direct, "enabled", not switched)
+    keras.utils.set_random_seed(0)
+    block = layers.TransformerBlock(num_heads=2, mlp_dim=8)
+    x, mask = np.random.default_rng(0).normal(size=(1, 5, 4)).astype("float32"), np.eye(5, dtype=bool)[None]
+    first = block(torch.tensor(x), attention_mask=torch.tensor(mask))  # which builds it
+    for images, seen in ((x, mask), (torch.tensor(x), mask), (torch.tensor(x), mask.tolist())):
+        found = block(images, attention_mask=seen)
+        np.testing.assert_allclose(*map(keras.ops.convert_to_numpy, (found, first)), rtol=0, atol=1e-6)  # float32
+    whole = torch.ones((1, 5, 4), dtype=torch.int32)
+    np.testing.assert_allclose(
+        *map(keras.ops.convert_to_numpy, (block(whole), block(whole.float()))), rtol=0, atol=1e-6
+    )
+
+
 def test_layers_of_a_user_are_called_through_keras():
     class Own(layers.LayerScale):
         def call(self, inputs):

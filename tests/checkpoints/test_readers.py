@@ -18,7 +18,7 @@ from support import DATA
 from torch_pickles import state_dict, tensor, text, torch_legacy, torch_zip
 
 from vit_keras import from_checkpoint
-from vit_keras.checkpoints.readers import Kind, NpzReader, hdf5, open_weights, torch_pickle
+from vit_keras.checkpoints.readers import Kind, NpzReader, archives, hdf5, open_weights, torch_pickle
 from vit_keras.checkpoints.readers.sniff import sniff
 
 TORCH = DATA / "torch"
@@ -258,6 +258,12 @@ def test_an_exported_file_is_named(tmp_path, name):
         open_weights(path)
 
 
+@pytest.mark.parametrize("name", ["a.onnx", "a.json"])
+def test_the_content_of_a_file_decides_and_not_its_name(tmp_path, name):
+    save_safetensors(tmp_path / name, {"a": numbers(2)})
+    assert_equal(open_weights(tmp_path / name), {"a": numbers(2)})
+
+
 def test_an_exported_folder_is_named(tmp_path):
     (tmp_path / "saved_model.pb").write_bytes(b"")
     with pytest.raises(ValueError, match="looks like an exported file"):
@@ -279,6 +285,11 @@ def test_key_is_for_state_dicts(tmp_path):
 
 def test_header_of_safetensors_that_begins_like_something_else():
     assert sniff(b"<\x00\x00\x00\x00\x00\x00\x00{") is Kind.SAFETENSORS
+
+
+def test_members_of_a_zip_archive_that_hold_the_pickle_of_a_torch_file():
+    names = ["data.pkl", "a/data.pkl", "a/b/data.pkl", "a/other.pkl", "data.pkl.txt"]
+    assert archives.torch_pickles(names) == names[:2]
 
 
 def test_every_kind_has_words_of_its_own():
@@ -355,13 +366,14 @@ def npy(shape, data=b"", descr="<f4"):
         npy((3,), bytes(16)),
         npy((4,), bytes(8)),
         npy((-4,), bytes(16)),
+        npy((-2, -2), bytes(16)),
         npy((1 << 62, 8), b""),
         npy((4,), bytes(16), descr="<f8"),
         b"\x93NUMPY\x02\x00" + struct.pack("<I", 1 << 31) + bytes(64),
         b"\x93NUMPY\x09\x00" + bytes(64),
         b"not an array",
     ],
-    ids=["huge", "short", "long", "negative", "overflow", "type", "header", "version", "text"],
+    ids=["huge", "short", "long", "negative", "negative twice", "overflow", "type", "header", "version", "text"],
 )
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 def test_npz_whose_header_lies(tmp_path, member, compression):
@@ -391,6 +403,22 @@ def test_npz_with_the_same_name_twice(tmp_path):
         archive.writestr("a.npy", npy((1,), bytes(4)))
     with pytest.raises(ValueError, match=r"two members .*'a\.npy'"):
         open_weights(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize(
+    ("places", "what"),
+    [((20,), "contradict one another"), ((24,), "contradict one another"), ((20, 24), "goes beyond the end")],
+    ids=["packed", "unpacked", "both"],
+)
+def test_npz_whose_directory_lies_about_sizes(tmp_path, places, what):
+    """A member that is not compressed has two equal sizes, and ends in the file."""
+    path = tmp_path / "a.npz"
+    np.savez(path, a=numbers(4))
+    data = bytearray(path.read_bytes())
+    for place in places:
+        struct.pack_into("<I", data, data.index(b"PK\x01\x02") + place, len(data))
+    with pytest.raises(ValueError, match=rf"'a\.npy' {what}"):
+        open_weights(write(path, data))
 
 
 @pytest.mark.parametrize("claim", [200, 1 << 30])
@@ -644,6 +672,11 @@ def test_state_dicts_deeper_inside(tmp_path):
     assert list(open_weights(path, key="model.student")) == ["b"]
 
 
+def test_tensors_of_the_file_itself_are_taken_before_those_of_an_unusual_name(tmp_path):
+    program = nested(critic=TWO)[:-2] + text("a") + tensor((2,), (1,)) + b"u."
+    assert list(open_weights(torch_zip(tmp_path / "a.pth", program, [bytes(8)]))) == ["a"]
+
+
 def test_a_tensor_beside_the_state_dict(tmp_path):
     program = nested(model=ONE)[:-2] + text("loss") + tensor((1,), (1,)) + b"u."
     assert list(open_weights(torch_zip(tmp_path / "a.pth", program, [bytes(8)]))) == ["a"]
@@ -735,6 +768,18 @@ def test_tensor_that_is_not_in_its_storage(tmp_path, changes, message):
     with pytest.raises(ValueError, match=message) as error:
         open_weights(torch_zip(tmp_path / "a.pth", program, [bytes(8)]))
     assert "damaged or incomplete" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "storages", "key"),
+    [({"shape": (3,)}, 2, "0"), ({"offset": 1}, 2, "0"), ({}, 1, "1")],  # its last value would be the next storage's
+    ids=["long", "offset", "missing"],
+)
+def test_tensor_that_is_not_in_its_storage_of_the_older_format(tmp_path, changes, storages, key):
+    fields = {"shape": (2,), "strides": (1,), "count": 2, **changes}
+    program = state_dict(a=tensor(**fields), b=tensor((2,), (1,), key="1"))
+    with pytest.raises(ValueError, match=f"the storage '{key}' is missing or too short"):
+        open_weights(torch_legacy(tmp_path / "a.pth", program, [bytes(8)] * storages))
 
 
 def test_big_endian_files_are_refused(tmp_path):
@@ -854,7 +899,8 @@ def test_nothing_is_run(tmp_path, monkeypatch, name, around, save):
 def test_unknown_classes_are_notes(tmp_path):
     """An object of a class that is not at hand does not keep the weights from being read; it is not made."""
     config = b"comegaconf.dictconfig\nDictConfig\n)\x81}" + text("lr") + b"K\x01sb"
-    program = nested(model=ONE)[:-2] + text("config") + config + b"u."
+    called = b"cmy_project.settings\nmake\n(" + text("lr") + b"tR"  # a function that the pickle calls
+    program = nested(model=ONE)[:-2] + text("config") + config + text("settings") + called + b"u."
     assert list(open_weights(torch_zip(tmp_path / "a.pth", program, [bytes(8)]))) == ["a"]
 
 

@@ -10,6 +10,7 @@ from PIL import Image
 
 from vit_keras import anatomy, training, vit
 from vit_keras.training.data.labeled import Labeled
+from vit_keras.training.evaluation import calibration, findings
 from vit_keras.training.evaluation.curve_over_images import _power_law, image_curve
 from vit_keras.training.evaluation.findings import _learned
 from vit_keras.training.recipes import recipe
@@ -42,6 +43,18 @@ def test_flipped_labels_are_found():
     assert hits.sum() >= 0.75 * len(wrong) and hits.mean() >= 0.9
     assert np.mean(found.suggested[hits] == labels[found.images[hits]]) >= 0.95
     assert (np.diff(found.probabilities) >= 0).all()
+
+
+def test_only_improbable_labels_are_said_to_be_wrong():
+    features, labels = blobs()
+    given, _ = flipped(labels)
+    shares = training.out_of_fold(features, given)
+    told = findings.Findings(**findings.wrong_labels(np.arange(len(given)), shares, given))
+    assert told.wrong and all(each.probability < findings.IMPROBABLE for each in told.wrong)
+    issues = training.label_issues(calibration.tempered(shares, training.temperature(shares, given)), given)
+    assert [each.row for each in told.wrong] == issues.images[issues.probabilities < findings.IMPROBABLE].tolist()
+    assert len(told.wrong) < len(issues.images)
+    assert told.lines[0] == f"{len(told.wrong)} labels may be wrong; the report shows which"
 
 
 def test_classes_of_one_image_do_not_hide_the_wrong_labels():

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from vit_keras.training import metrics
 from vit_keras.training.evaluation.other_evaluations import LabelsEvaluation, RegressionEvaluation
 from vit_keras.training.evaluation.report import report
 
@@ -63,7 +64,32 @@ def test_measures_of_levels_are_those_of_scikit_learn():
     found = numbers("ordinal")
     assert found.kappa == pytest.approx(sklearn.cohen_kappa_score(found.targets, found.levels, weights="quadratic"))
     np.testing.assert_array_equal(found.confusion, sklearn.confusion_matrix(found.targets, found.levels))
-    assert found.outputs.min() >= 0 and found.outputs.max() <= 3 and found.caption(0)[0] in "wxyz"
+    assert found.outputs.min() >= 0 and found.outputs.max() <= 3
+    assert found.accuracy == pytest.approx(sklearn.accuracy_score(found.targets, found.levels))
+    level = found.per_class[0]  # of predictions that end at the first and the last level
+    assert found.predictions.min() < 0 and level["name"] == "level"
+    assert level["rmse"] == pytest.approx(metrics.score("rmse", found.targets, found.outputs, "ordinal"))
+    assert level["mae"] == pytest.approx(sklearn.mean_absolute_error(found.targets, found.outputs))
+    assert (
+        found.headline == f"quadratic kappa {found.kappa:.3f}, accuracy {100 * found.accuracy:.1f}\N{NO-BREAK SPACE}%"
+    )
+
+
+def test_what_is_said_of_numbers_and_levels():
+    levels = RegressionEvaluation(
+        ("low", "mid", "high"), ("",) * 2, np.array([[0.0], [2]]), np.array([[0.2], [9]]), "ordinal"
+    )
+    assert [levels.caption(n) for n in (0, 1)] == [("low", "low (0.2)"), ("high", "high (2)")]
+    age = RegressionEvaluation(("age",), ("",) * 2, np.array([[1.0], [3]]), np.array([[1.5], [2]]))
+    assert age.caption(0) == ("1", "1.5") and age.headline == "age: root mean squared error 0.7906, of a deviation of 1"
+    assert "R²: share of the variance that is predicted" in age.figures
+    assert [age.per_class[0][name] for name in ("bias", "mean", "deviation")] == [-0.25, 2, 1]
+    truth = np.array([[0.0, 1, 2, 5], [4, 5, 6, 5]])
+    several = RegressionEvaluation(tuple("abcd"), ("",) * 2, truth, truth + np.arange(1, 5))
+    assert several.caption(1) == ("a 4, b 5, c 6, d 5", "a 5, b 7, c 9, d 9")
+    assert [part[0] for part in several.headline.split("; ")] == ["a", "b", "c"]
+    assert [name[-1] for name in several.figures if name.startswith("mean absolute")] == ["a", "b"]
+    assert several.per_class[3]["r2"] is None  # it is the same in all images
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,23 @@ def test_page_of_many_classes_has_no_matrix():
     assert 'class="matrix"' not in page and "Most frequent confusions" in page
 
 
+def test_page_shows_a_curve_of_each_metric_and_the_calibration():
+    rates = {"learning_rate": [3e-4, 2e-4]}
+    for history, count in (({"loss": [1.2, 0.7], "val_loss": [1, 0.6]}, 1), ({"val_top_5": [0.7, 0.8], **rates}, 2)):
+        page = whole(evaluation(classes=4, count=90), history=history, best_epoch=None)
+        training = page[page.index("<h2>Training</h2>") : page.index("</section>", page.index("<h2>Training</h2>"))]
+        assert training.count("<svg") == count + 2  # with those of the key
+        assert "The band is" not in training  # which is that of the accuracy
+        assert all(title in training for title in (("Loss",) if count == 1 else ("Top 5", "Learning rate")))
+        assert "<h2>Calibration</h2>" in page and "expected calibration error" in page
+
+
+def test_a_history_without_a_value_for_each_epoch_is_refused():
+    """As Keras' is with `validation_freq=2`."""
+    with pytest.raises(ValueError, match="history has 4 values of some names and 2 of 'val_loss'"):
+        report(evaluation(), title="Half", history={"loss": [3.0, 2.0, 1.5, 1.0], "val_loss": [2.0, 1.0]})
+
+
 def test_page_of_values_that_are_none():
     history = {"loss": [1.0, float("nan"), 0.5], "val_accuracy": [float("inf")] * 3}
     assert "<h2>Training</h2>" in whole(history=history, best_epoch=None)

@@ -10,6 +10,7 @@ import numpy as np
 from keras import ops
 
 from .._internal.validate import size_pair
+from .._internal.warn import warn_caller
 from ..backend.keras_internals import flat_layers, kept, origin
 from ..preprocess import GOOGLE, Preprocessing
 from ..preprocess.layer import Preprocess
@@ -222,7 +223,8 @@ def input_range(model: keras.Model) -> str:
 
     Returns:
         `"normalized"` for the output of the checkpoint's preprocessing. If the model normalizes images itself,
-        `"pixels"` for [0, 255] and `"unit"` for [0, 1].
+        `"pixels"` for [0, 255] and `"unit"` for [0, 1]. In a model without a graph (a subclass of `keras.Model`), the
+        images pass the layers that are known to normalize, in the order of its layers.
 
     Example:
         >>> from vit_keras import vit
@@ -231,16 +233,15 @@ def input_range(model: keras.Model) -> str:
         ('normalized', 'pixels')
     """
     entry = _entry(model)
-    image = entry.image
-    if not entry.probe or image is None:
-        return "pixels" if entry.normalizing else "normalized"
-
-    height, width, channels = image.shape[1:]
+    parts = entry.probe or entry.normalizing  # without a graph, in the order of the layers
+    if not parts:
+        return "normalized"
+    height, width, channels = (find_vit(model).input_shape if entry.image is None else entry.image.shape)[1:]
     channels = channels or own_preprocessing(find_vit(model)).channels  # as many as the ViT where any number may come
 
     def reaching(value):
         x = np.full((1, height or 32, width or 32, channels), value, "float32")
-        for part in entry.probe:
+        for part in parts:
             x = part(x, training=False)
         return ops.convert_to_numpy(x)
 
@@ -296,8 +297,10 @@ def batch_preprocessing_of(model: keras.Model, image_size: Any = None) -> Prepro
     """Return the preprocessing that turns images of different sizes into one batch for this model.
 
     It is `preprocessing_of`, but has a size even if the model takes images of any size and resizes them itself. The
-    model's own resizing keeps images of that size: it is the size of its ViT or, if the model crops, the larger size
-    before the crop. So each image reaches the ViT as if it had been passed to the model alone.
+    model's own resizing keeps images of that size: it is the size that its first `Preprocess` or `Resizing` makes or,
+    if that `Preprocess` crops, the larger size before the crop. So each image reaches the ViT as if it had been passed
+    to the model alone. This cannot be if the model pads images or crops them before it resizes them, and a warning says
+    so.
 
     Args:
         model: A ViT of this package, or a model with one inside.
@@ -320,15 +323,37 @@ def batch_preprocessing_of(model: keras.Model, image_size: Any = None) -> Prepro
     own = preprocessing_of(model, image_size)
     if own.image_size is not None:
         return own
-    inside = [layer.preprocessing for layer in _entry(model).resizing if isinstance(layer, Preprocess)]
-    sized = [preprocessing for preprocessing in inside if preprocessing.image_size is not None]
-    if not sized:
+    first = _sizing(model)
+    if isinstance(first, Preprocess):
+        inside: Any = first.preprocessing  # which has a size
+        if inside.crop is None:
+            return own.replace(image_size=inside.image_size, interpolation=inside.interpolation)
+        larger = tuple(math.floor(pixels / inside.crop) for pixels in inside.image_size)
+        crop = None if inside.crop_mode == "squash" else 1.0
+        return own.replace(image_size=larger, interpolation=inside.interpolation, crop=crop)
+    if isinstance(first, keras.layers.CenterCrop) or getattr(first, "pad_to_aspect_ratio", False):
+        does = "crops" if isinstance(first, keras.layers.CenterCrop) else "pads"
+        warn_caller(
+            f"The layer {first.name!r} of the model {model.name!r} {does} each image by its own size. To become one "
+            "batch, images of different sizes are stretched instead. To keep their aspect ratios, use "
+            "keras.layers.Resizing(height, width, crop_to_aspect_ratio=True)."
+        )
+    if not isinstance(first, keras.layers.Resizing):
         return own.replace(image_size=native_size(find_vit(model)))
-    size, crop, mode = sized[0].image_size, sized[0].crop, sized[0].crop_mode
-    if crop is not None and size is not None:
-        size = (math.floor(size[0] / crop), math.floor(size[1] / crop))
-    whole = crop is None or mode == "squash"
-    return own.replace(image_size=size, interpolation=sized[0].interpolation, crop=None if whole else 1.0)
+    bilinear = "bilinear_antialias" if getattr(first, "antialias", False) else "bilinear"  # newer than Keras 3.10
+    return own.replace(
+        image_size=(first.height, first.width),
+        interpolation={"bilinear": bilinear, "nearest": "nearest"}.get(first.interpolation, own.interpolation),
+        crop=1.0 if first.crop_to_aspect_ratio else None,
+    )
+
+
+def _sizing(model: keras.Model) -> Any:
+    """Return the first layer before the ViT that gives images of any size one size; `None` if there is none."""
+    for layer in _entry(model).resizing:
+        if not isinstance(layer, Preprocess) or layer.preprocessing.image_size is not None:
+            return layer
+    return None
 
 
 def own_preprocessing(vit: keras.Model) -> Preprocessing:

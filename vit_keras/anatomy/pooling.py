@@ -74,14 +74,16 @@ def _behind(last: keras.layers.Layer, model: keras.Model, whole: bool = False) -
         tensor = next((x for x in step[1] if _comes_from(x, last)), None)
         if tensor is None:
             return None
-    inner = None if step[0] is last or not isinstance(step[0], keras.Model) else step[0]
+    inner = step[0] if isinstance(step[0], keras.Model) else None
     if len(tensor.shape) != 3:
         return None if inner is None else _behind(last, inner, whole)
     vectors = [x for x in passed[::-1] if len(x.shape) == 2 and not _comes_from(output, tensor, without=x)]
     end = output if whole else next(iter(vectors), None)
+    if end is None:
+        return None
     before = None if inner is None else _behind(last, inner, whole=True)
-    if end is None or end is tensor:
-        return None if end is None else before
+    if end is tensor:
+        return before
     after = keras.Model(tensor, end)
     return after if before is None else keras.Model(before.input, after(before.output))
 

@@ -45,10 +45,9 @@ class Zip:
             self.members[info.filename] = info
 
     def _check(self, info: zipfile.ZipInfo) -> None:
-        stored = info.compress_type == zipfile.ZIP_STORED
         if info.flag_bits & 1:
             raise ValueError(f"{info.filename!r} is encrypted")
-        if (stored and info.file_size != info.compress_size) or info.header_offset + info.compress_size > self.size:
+        if info.compress_type == zipfile.ZIP_STORED and info.file_size != info.compress_size:
             raise ValueError(f"the sizes of {info.filename!r} contradict one another")
         if info.file_size > LIMIT_DEFLATE * info.compress_size + 64:
             raise ValueError(f"{info.filename!r} claims more bytes than it can hold")

@@ -73,7 +73,7 @@ class HDF5Reader(Reader):
 
         def read() -> np.ndarray:
             with self._open() as file:
-                if dtype.kind == "V" or not shape:
+                if dtype.kind == "V":  # bfloat16
                     return np.asarray(file[path][()].view(dtype), plain_dtype(dtype))
                 result = np.empty(shape, plain_dtype(dtype))
                 if result.size:

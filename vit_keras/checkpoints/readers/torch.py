@@ -107,7 +107,7 @@ class _LegacyStorages:
 
 
 def _torch_array(tensor: torch_pickle.Tensor, files: _ZipStorages | _LegacyStorages) -> Stored:
-    if tensor.problem or tensor.storage is None:
+    if tensor.storage is None:  # there is a problem
         return unreadable(f"the tensor {tensor.problem}")
     dtype = little_endian(tensor.dtype)
     shape, strides, storage = tensor.shape, tensor.strides, tensor.storage

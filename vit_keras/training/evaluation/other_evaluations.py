@@ -232,7 +232,9 @@ class RegressionEvaluation:
         return None
 
     def _on_scale(self, numbers: np.ndarray) -> np.ndarray:
-        return numbers if self.scale is None else metrics.on_scale(numbers, self.scale)
+        if self.task == "regression":
+            return numbers
+        return metrics.on_scale(numbers, self.scale or range(len(self.class_names)))
 
     @functools.cached_property
     def per_class(self) -> tuple[dict[str, Any], ...]:

@@ -77,6 +77,9 @@ def report(
     Returns:
         The page, to be written as UTF-8.
 
+    Raises:
+        ValueError: `history` has not a value of each name for each epoch.
+
     Example:
         >>> said = Evaluation(("cat", "dog"), ("1.jpg", "2.jpg"), np.array([0, 1]), np.array([[0.9, 0.1], [0.6, 0.4]]))
         >>> "Confusions" in report(said, title="Cats and dogs")
@@ -241,6 +244,11 @@ def _curves(history: History, best: int | None, images: int | None = None) -> st
     epochs = max(map(len, history.values()), default=0)
     if not epochs:
         return ""
+    if short := [name for name, values in history.items() if len(values) != epochs]:
+        raise ValueError(
+            f"history has {epochs} values of some names and {len(history[short[0]])} of {short[0]!r}. A report needs "
+            "one for each epoch: train with validation_freq=1, or leave the shorter lists out."
+        )
     charts = []
     for name in dict.fromkeys(["accuracy", "loss", *(k.removeprefix("val_") for k in history if k.startswith("val_"))]):
         lines = {kind: history[k] for kind, k in (("train", name), ("val", f"val_{name}")) if k in history}
@@ -251,7 +259,9 @@ def _curves(history: History, best: int | None, images: int | None = None) -> st
         charts.append(chart("Learning rate at the end of each epoch", {"rate": history["learning_rate"]}, best))
     key = _key(("train", "training, augmented"), ("val", "held out"))
     kept = "" if best is None else f"<p>The weights after epoch {best + 1} (dotted line) were kept.</p>"
-    kept += "<p>The band is the 95 % interval of the held-out accuracy.</p>" if images else ""
+    kept += (
+        "<p>The band is the 95 % interval of the held-out accuracy.</p>" if images and "val_accuracy" in history else ""
+    )
     rows = [(str(n + 1), *(number(values[n]) for values in history.values())) for n in range(epochs)]
     numbers = f"<details><summary>Numbers</summary>{_table(('Epoch', *history), rows)}</details>"
     return section("Training", kept, f'{key}<div class="curves">{"".join(charts)}</div>', numbers)
