@@ -172,7 +172,7 @@ def test_the_guide_to_a_new_kind_of_map():
     )
     model, _ = of_kind("plain")
     try:
-        names = {"model": model, "image": PICTURE}
+        names = {"model": model, "pictures": [PICTURE]}
         exec(compile(snippet.replace("layer=5", "layer=0"), "faithfulness.md", "exec"), names)
         assert names["picture"].shape == PICTURE.shape
         assert visualize.all_maps(model, PICTURE)["change"].shape == (4, 4)

@@ -78,20 +78,21 @@ def by_kernel(optimizer: Any, groups: Sequence[tuple[Sequence[Any], Sequence[Any
     global enabled
     if not enabled or not isinstance(optimizer, keras.optimizers.Adam) or optimizer.amsgrad:
         return False
-    ready = [_tensors(optimizer, gradients, variables) for gradients, variables, _ in groups]
+    ready: list[Any] = [_tensors(optimizer, gradients, variables) for gradients, variables, _ in groups]
     if not all(ready):
         return False
     torch = sys.modules["torch"]
-    options = {"beta1": optimizer.beta_1, "beta2": optimizer.beta_2, "eps": optimizer.epsilon, "weight_decay": 0.0}
+    options: dict[str, Any] = {"fused": True, "amsgrad": False, "maximize": False, "weight_decay": 0.0}
+    options |= {"beta1": optimizer.beta_1, "beta2": optimizer.beta_2, "eps": optimizer.epsilon}
     try:
         from torch.optim.adam import adam
 
         with torch.no_grad():
             correction = _correction(optimizer)
             late = torch.full((), _LATE, device=correction.device)
-            for tensors, (_, _, rate) in zip(ready, groups):
-                lr, steps = rate * correction, [late] * len(tensors[0])
-                adam(*tensors, [], steps, fused=True, amsgrad=False, maximize=False, lr=lr, **options)
+            for (weights, gradients, first, second), (*_, rate) in zip(ready, groups):
+                steps, lr = [late] * len(weights), rate * correction
+                adam(weights, gradients, first, second, [], steps, lr=lr, **options)
     except (ImportError, RuntimeError, TypeError) as error:
         enabled = False
         logger.info("Keras updates all weights by itself now: %s: %s", type(error).__name__, error)

@@ -39,10 +39,11 @@ def fused_attention(query: Any, key: Any, value: Any, bias: Any = None) -> Any:
         return sys.modules["torch"].nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=bias)
     if openvino.is_active():
         return openvino.attend(query, key, value, bias)
-    heads_last = [ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value)]
-    attended = _attend_to_odd(*heads_last, bias) if _is_odd_on_cuda(query, key) else None
+    odd = _is_odd_on_cuda(query, key)
+    query, key, value = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))  # the heads last
+    attended = _attend_to_odd(query, key, value, bias) if odd else None
     if attended is None:
-        attended = ops.dot_product_attention(*heads_last, bias=bias)
+        attended = ops.dot_product_attention(query, key, value, bias=bias)
     return ops.transpose(attended, (0, 2, 1, 3))
 
 
