@@ -78,6 +78,12 @@ INPUTS = {
     "a stem that learns": (lambda: before(keras.layers.Conv2D(3, 1)), "normalized"),
     "Rescaling to large numbers": (lambda: before(keras.layers.Rescaling(1, offset=1000)), "normalized"),
     "Rescaling behind": (lambda: keras.Sequential([tiny(), keras.layers.Rescaling(0.5)]), "normalized"),
+    "Rescaling behind in a subclass": (lambda: Chain(tiny(), keras.layers.Rescaling(0.5)), "normalized"),
+    "Normalization of classes in a subclass": (lambda: Chain(tiny(), keras.layers.Normalization()), "normalized"),
+    "a model with a graph in a subclass": (
+        lambda: Chain(keras.layers.Rescaling(1 / 255), before(keras.layers.Normalization(mean=0.5, variance=0.25))),
+        "pixels",
+    ),
 }
 
 
@@ -669,23 +675,35 @@ def through(images, *layers):
 
 
 @pytest.mark.parametrize(
-    ("layers", "size"),
+    ("layers", "size", "crop", "interpolation"),
     [
-        (lambda: [keras.layers.Resizing(32, 32)], (32, 32)),
-        (lambda: [keras.layers.Resizing(32, 32, interpolation="nearest")], (32, 32)),
-        (lambda: [keras.layers.Resizing(40, 48), keras.layers.CenterCrop(32, 32)], (40, 48)),
-        (lambda: [keras.layers.Resizing(48, 48, crop_to_aspect_ratio=True), keras.layers.CenterCrop(32, 32)], (48, 48)),
-        (lambda: [preprocess.Preprocess(preprocess.GOOGLE), keras.layers.Resizing(32, 32)], (32, 32)),
-        (lambda: [preprocess.Preprocess(preprocess.CLIP.replace(crop=None), 32)], (32, 32)),
-        (lambda: [preprocess.Preprocess(preprocess.CLIP.replace(crop=0.8), 32)], (40, 40)),
-        (lambda: [preprocess.Preprocess(preprocess.CLIP.replace(crop=0.8, crop_mode="squash"), 32)], (40, 40)),
-        (lambda: [preprocess.Preprocess(preprocess.GOOGLE, 64), keras.layers.CenterCrop(32, 32)], (64, 64)),
+        (lambda: [keras.layers.Resizing(32, 32)], 32, None, "bilinear"),
+        (lambda: [keras.layers.Resizing(32, 32, interpolation="nearest")], 32, None, "nearest"),
+        (lambda: [keras.layers.Resizing(40, 48), keras.layers.CenterCrop(32, 32)], (40, 48), None, "bilinear"),
+        (
+            lambda: [keras.layers.Resizing(48, 48, crop_to_aspect_ratio=True), keras.layers.CenterCrop(32, 32)],
+            48,
+            1.0,
+            "bilinear",
+        ),
+        (lambda: [preprocess.Preprocess(preprocess.GOOGLE), keras.layers.Resizing(32, 32)], 32, None, "bilinear"),
+        (lambda: [preprocess.Preprocess(preprocess.CLIP.replace(crop=None), 32)], 32, None, "bicubic_antialias"),
+        (lambda: [preprocess.Preprocess(preprocess.CLIP.replace(crop=0.8), 32)], 40, 1.0, "bicubic_antialias"),
+        (
+            lambda: [preprocess.Preprocess(preprocess.CLIP.replace(crop=0.8, crop_mode="squash"), 32)],
+            40,
+            None,
+            "bicubic_antialias",
+        ),
+        (lambda: [preprocess.Preprocess(preprocess.GOOGLE, 64), keras.layers.CenterCrop(32, 32)], 64, None, "bilinear"),
     ],
 )
-def test_images_of_a_batch_reach_the_vit_as_they_do_alone(layers, size):
-    slope = np.linspace(0, 255, 48 * 64 * 3).reshape(48, 64, 3).astype("uint8")
-    prepared, alone, batch = through([slope, slope.transpose(1, 0, 2)[::-1]], *layers())
-    assert prepared.image_size == size
+def test_images_of_a_batch_reach_the_vit_as_they_do_alone(layers, size, crop, interpolation):
+    down, across = np.mgrid[0:48, 0:64]
+    slopes = np.stack([across * 4, down * 5, (across + down) * 2], axis=-1).astype("uint8")
+    prepared, alone, batch = through([slopes, slopes.transpose(1, 0, 2)[::-1]], *layers())
+    size = size if isinstance(size, tuple) else (size, size)
+    assert (prepared.image_size, prepared.crop, prepared.interpolation) == (size, crop, interpolation)
     # Gray levels are rounded before the layers instead of in or behind them, and a crop may be a pixel away.
     np.testing.assert_allclose(batch, alone, rtol=0, atol=0.02 * np.ptp(alone))
 

@@ -1,5 +1,6 @@
 """Weights are updated in few passes over memory, and to the values that Keras gives them."""
 
+import contextlib
 import sys
 
 import keras
@@ -79,6 +80,52 @@ def test_updates_are_those_of_keras(optimizer, options, calls, monkeypatch):
     assert not calls and len(found) == len(expected)
     for one, other in zip(found, expected):
         np.testing.assert_allclose(one, other, rtol=0, atol=3e-6)
+
+
+def test_layers_of_several_rates_are_updated_as_by_keras(calls, monkeypatch):
+    """To 1e-6, as above; one call of PyTorch's kernel for each rate and step, of TensorFlow's for each variable."""
+    found = []
+    for enabled in (True, False):
+        monkeypatch.setattr(updates, "enabled", enabled)
+        calls.clear()
+        keras.utils.set_random_seed(1)
+        model = vit.build_model(16, 8, 2, 8, 2, "tiny", 16, classes=3, dropout=0.0)
+        optimizer = training.LayerwiseAdamW(1e-2, layer_decay=0.5, weight_decay=0.1)
+        for gradients in gradients_of(model, 2):
+            optimizer.apply(gradients, model.trainable_variables)
+        once = 4 if keras.backend.backend() == "torch" else len(model.trainable_variables)
+        assert len(calls) == 2 * once * enabled
+        found.append([keras.ops.convert_to_numpy(each) for each in model.variables])
+    for one, other in zip(*found):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+
+
+@pytest.mark.only_on("torch", reason="TensorFlow updates one variable at a time")
+@pytest.mark.parametrize("fails_at", [1, 2])
+def test_a_kernel_that_fails_updates_nothing_twice(fails_at, monkeypatch):
+    """What has updated no weight leaves the step to Keras; an error after the first weights is one."""
+    adam, calls = sys.modules["torch.optim.adam"].adam, []
+
+    def failing(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == fails_at:
+            raise RuntimeError("no such kernel")
+        return adam(*args, **kwargs)
+
+    monkeypatch.setattr(sys.modules["torch.optim.adam"], "adam", failing)
+    monkeypatch.setattr(updates, "enabled", True)
+    model = vit.build_model(16, 8, 1, 8, 2, "tiny", 16, classes=3)
+    optimizer, gradients = training.LayerwiseAdamW(1e-2, layer_decay=0.5), next(gradients_of(model, 1))
+    with contextlib.nullcontext() if fails_at == 1 else pytest.raises(RuntimeError, match="no such kernel"):
+        optimizer.apply(gradients, model.trainable_variables)
+    assert updates.enabled is (fails_at == 2)
+
+
+def test_a_private_name_that_keras_renames_leaves_updates_to_keras(calls, monkeypatch):
+    monkeypatch.setattr(updates, "enabled", True)
+    monkeypatch.setattr(updates, "moments", lambda optimizer, index: optimizer.renamed)
+    values_after(keras.optimizers.Adam(1e-2), steps=1)
+    assert not calls and not updates.enabled
 
 
 @pytest.mark.parametrize("case", [{"amsgrad": True}, {"dtype": "bfloat16"}, {"dtype": "float64"}], ids=str)

@@ -5,10 +5,10 @@ python tools/measure_gpu.py [--models b16 l16] [--batches 1 64 256] [--rounds 3]
 KERAS_BACKEND=jax python tools/measure_gpu.py --exact WEIGHTS GOLDEN
 
 Random weights, images of 224 pixels that are on the device, exact GELU, the fused attention of each framework.
-Prediction is in bfloat16; a step of training is one of AdamW, in bfloat16 with weights of float32, by Keras' `fit` or
-by a loop of PyTorch. Each contender has a process of its own for each round, and they take turns; medians are printed.
-"Of peak" is the share of the device's TFLOP/s in dense bfloat16 (`--peak`, where the device is not known here) that the
-products of the model are (`vit_keras.cost`).
+Prediction is in bfloat16. A step of training is one of AdamW, in bfloat16 with weights of float32: of ours by Keras'
+`fit`, of timm and of what is compiled by a loop of PyTorch. Each contender has a process of its own for each round, and
+they take turns; medians are printed. "Of peak" is the share of the device's TFLOP/s in dense bfloat16 (`--peak`, where
+the device is not known here) that the products of the model are (`vit_keras.cost`).
 
 With `--exact`, it prints how far the logits of a checkpoint are from those in a file (arrays `image`, uint8, and
 `logits`) in each dtype. It prints the device's name. docs/why_believe_it.md has the results for an H200.
@@ -153,7 +153,7 @@ def measure(name, model, batch, image_size, steps):
 
 
 def ours(model, image_size, kind):
-    """Return our model, in bfloat16 to predict, in mixed precision and compiled by Keras to train."""
+    """Return our model, in bfloat16 to predict and in mixed precision to train."""
     from vit_keras import vit
 
     dtype = "bfloat16" if kind == "predict" else "mixed_bfloat16"

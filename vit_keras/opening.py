@@ -29,7 +29,7 @@ from .checkpoints.weights import Weights
 from .config import ViTConfig
 from .model import VisionTransformer
 from .preprocess.layer import Preprocess
-from .variants import CIFAR10, FACTORIES, VARIANTS
+from .variants import CIFAR10, FACTORIES, VARIANTS, variant_of
 
 __all__ = ["from_checkpoint", "is_saved_model", "merge_tokens", "open_model", "preprocessing_layer", "resize"]
 
@@ -77,7 +77,7 @@ def open_model(
     if model is None and weights is not None:
         return from_checkpoint(weights, **options)
     name = path_text(DEFAULT_MODEL if model is None else model, "model")
-    variant = FACTORIES.get(name.replace("-", "_"))
+    variant = variant_of(name)
     if variant is None:
         if weights is not None:
             raise ValueError(

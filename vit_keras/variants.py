@@ -48,6 +48,17 @@ VARIANTS = {
 FACTORIES = {config.name.replace("-", "_"): variant for variant, config in VARIANTS.items()}
 """Google's names by the names of the factories, such as `vit_b16`."""
 
+
+def variant_of(name: str) -> str | None:
+    """Return Google's name of the architecture of a factory, or `None` if no factory has this name.
+
+    Example:
+        >>> variant_of("vit_b16"), variant_of("vit-b16"), variant_of("resnet50")
+        ('B_16', 'B_16', None)
+    """
+    return FACTORIES.get(name.replace("-", "_"))
+
+
 UNPUBLISHED = {"g_14": _variant("g", 14)}
 """Larger sizes, of which Google published no weights: for `vit_keras.cost`."""
 

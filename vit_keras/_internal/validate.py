@@ -373,7 +373,8 @@ def check_switches(settings: Any) -> None:
     for field in dataclasses.fields(settings):
         value = values.get(field.name, getattr(settings, field.name))
         left_open = value is None and field.type == "bool | None"
-        if field.type in ("bool", "bool | None") and not left_open and not isinstance(value, (bool, int)):
+        switched = isinstance(value, (bool, int)) and value in (0, 1)
+        if field.type in ("bool", "bool | None") and not left_open and not switched:
             raise ValueError(f"{field.name} must be True or False. Received: {value!r:.100}")
 
 

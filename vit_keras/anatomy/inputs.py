@@ -28,24 +28,28 @@ class _Entry:
         front: A chain of functional models from that tensor to the input of the ViT; empty if they are the same.
         normalizing: Layers that are known to normalize pixels, including those in the ViT's own graph.
         resizing: Layers that resize or crop.
-        probe: A chain of functional models whose output shows which pixel range the model expects.
+        probe: A chain of functional models whose output shows which pixel range the model expects; without a graph,
+            of the layers that normalize, in the order in which the model has them.
     """
 
     def __init__(self, model: keras.Model, vit: keras.Model):
-        self.image, self.front, passed = None, [], []
+        self.image, self.front, passed, has_graph = None, [], [], True
         for outer, inner in _way_to(model, vit):
             if isinstance(outer, keras.Sequential) and not outer.built:
                 any_size = any(isinstance(layer, _RESIZING) for layer in outer.layers)
                 outer.build((None, None, None, vit.input_shape[-1]) if any_size else vit.input_shape)
             entering = _entering(outer, inner)
-            if entering is None:  # a subclass of keras.Model: its layers are known, their order is not
-                passed += [layer for layer in outer.layers if layer is not inner]
+            if entering is None:  # a subclass of keras.Model: its layers are known, and taken for a chain
+                passed += outer.layers[: outer.layers.index(inner)]
+                has_graph = False
                 continue
             operations, image = _upstream(entering)
             self.image = image if self.image is None else self.image
             passed += operations
             if operations and image is not None:  # it may have another shape, as for `TimeDistributed`
                 self.front.append(keras.Model(image, entering))
+            elif operations:
+                has_graph = False
         passed = [part for each in passed for part in (flat_layers(each) if _is_layer(each) else [each])]
         first = next(iter(blocks(vit)), None)
         entering = None if first is None else _entering(vit, first)
@@ -55,6 +59,7 @@ class _Entry:
         self.normalizing = [layer for layer in passed if isinstance(layer, _NORMALIZING)] + inside
         self.resizing = [layer for layer in passed + operations if isinstance(layer, _RESIZING)]
         self.probe = self.front + ([keras.Model(image, inside[-1].output)] if inside else [])
+        self.probe = self.probe if has_graph else self.normalizing
         learned = any(layer.weights for layer in passed if _is_layer(layer))
         if learned and not self.normalizing:  # features of the user's own, and no preprocessing
             self.probe = []
@@ -233,15 +238,14 @@ def input_range(model: keras.Model) -> str:
         ('normalized', 'pixels')
     """
     entry = _entry(model)
-    parts = entry.probe or entry.normalizing  # without a graph, in the order of the layers
-    if not parts:
+    if not entry.probe:
         return "normalized"
     height, width, channels = (find_vit(model).input_shape if entry.image is None else entry.image.shape)[1:]
     channels = channels or own_preprocessing(find_vit(model)).channels  # as many as the ViT where any number may come
 
     def reaching(value):
         x = np.full((1, height or 32, width or 32, channels), value, "float32")
-        for part in parts:
+        for part in entry.probe:
             x = part(x, training=False)
         return ops.convert_to_numpy(x)
 
@@ -299,8 +303,8 @@ def batch_preprocessing_of(model: keras.Model, image_size: Any = None) -> Prepro
     It is `preprocessing_of`, but has a size even if the model takes images of any size and resizes them itself. The
     model's own resizing keeps images of that size: it is the size that its first `Preprocess` or `Resizing` makes or,
     if that `Preprocess` crops, the larger size before the crop. So each image reaches the ViT as if it had been passed
-    to the model alone. This cannot be if the model pads images or crops them before it resizes them, and a warning says
-    so.
+    to the model alone. But the checkpoint's interpolation takes the place of a bicubic or Lanczos one without
+    antialiasing. And a model that pads images, or crops them before it resizes them, sees others; a warning says so.
 
     Args:
         model: A ViT of this package, or a model with one inside.
@@ -338,14 +342,25 @@ def batch_preprocessing_of(model: keras.Model, image_size: Any = None) -> Prepro
             "batch, images of different sizes are stretched instead. To keep their aspect ratios, use "
             "keras.layers.Resizing(height, width, crop_to_aspect_ratio=True)."
         )
-    if not isinstance(first, keras.layers.Resizing):
+    if first is None:
         return own.replace(image_size=native_size(find_vit(model)))
-    bilinear = "bilinear_antialias" if getattr(first, "antialias", False) else "bilinear"  # newer than Keras 3.10
-    return own.replace(
-        image_size=(first.height, first.width),
-        interpolation={"bilinear": bilinear, "nearest": "nearest"}.get(first.interpolation, own.interpolation),
-        crop=1.0 if first.crop_to_aspect_ratio else None,
-    )
+    size = (first.height, first.width)
+    if not isinstance(first, keras.layers.Resizing):
+        return own.replace(image_size=size)
+    kind = (first.interpolation, getattr(first, "antialias", False))  # newer than Keras 3.10
+    interpolation, crop = _INTERPOLATIONS.get(kind, own.interpolation), 1.0 if first.crop_to_aspect_ratio else None
+    return own.replace(image_size=size, interpolation=interpolation, crop=crop)
+
+
+_INTERPOLATIONS = {
+    ("nearest", False): "nearest",
+    ("nearest", True): "nearest",
+    ("bilinear", False): "bilinear",
+    ("bilinear", True): "bilinear_antialias",
+    ("bicubic", True): "bicubic_antialias",
+    ("lanczos3", True): "lanczos",
+}
+"""Those of `Preprocessing`, by the arguments `interpolation` and `antialias` of `keras.layers.Resizing`."""
 
 
 def _sizing(model: keras.Model) -> Any:

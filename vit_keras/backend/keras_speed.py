@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import functools
+import sys
 from typing import Any
 
 import keras
@@ -41,10 +42,11 @@ class FastModel(Guarded, keras.Model):
         `losses`: a model with an `activity_regularizer` is not compiled, and `add_loss` needs `run_eagerly`.
         """
         if keras.backend.backend() == "torch":
-            if not concrete(inputs):  # as inside torch.compile, which stops at the context variables below
+            training = bool(training) if concrete(inputs) else training  # layers that are told need not ask Keras
+            if sys.modules["torch"].compiler.is_compiling():  # which stops at the context variables below
                 return super().call(inputs, training=training, mask=mask, **kwargs)
-            with through_keras() if self.run_eagerly else asked_once():  # layers that are told need not ask Keras
-                return super().call(inputs, training=bool(training), mask=mask, **kwargs)
+            with through_keras() if self.run_eagerly else asked_once():
+                return super().call(inputs, training=training, mask=mask, **kwargs)
         plain = mask is None and not kwargs and not self.run_eagerly and not is_tapped()
         if plain and _outside_of_any_graph(inputs, training) and not _adds_losses(self):
             images = keras.ops.convert_to_tensor(inputs, dtype=self.inputs[0].dtype)

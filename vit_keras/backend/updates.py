@@ -1,11 +1,12 @@
 """Updates of weights in few passes over memory: Adam by a kernel of PyTorch or TensorFlow, and clipping on PyTorch.
 
 Keras writes Adam as a dozen operations, each of which reads and writes as much memory as the model has weights: on a
-CPU, they took a tenth of a training step of ViT-S/16 with 8 images. XLA joins them by itself, so JAX needs nothing.
+CPU, they took a tenth of a training step of ViT-S/16 with 8 images. XLA fuses them by itself, so JAX needs nothing.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from .keras_internals import index_of, moments, update_of_adam, values_of
 logger: logging.Logger = logging.getLogger("vit_keras")
 
 enabled: bool = direct.enabled
-"""Whether weights are updated by a kernel: not with `VIT_KERAS_DIRECT=0`, and until a kernel fails."""
+"""Whether a kernel updates weights: not with `VIT_KERAS_DIRECT=0`, and not after one has failed."""
 
 _LATE = 1e30
 """A step so late that PyTorch's kernel corrects no bias: the rate that it gets has Keras' correction."""
@@ -29,18 +30,27 @@ _LATE = 1e30
 def install() -> None:
     """Let Keras' Adam and AdamW update weights by one kernel, in all models of this process.
 
-    Where the kernel does not apply, Keras updates them: `amsgrad`, other dtypes than float32, sparse gradients, and
-    PyTorch that compiles or that has no such kernel for a device.
+    Where the kernel does not apply, Keras updates them: with `amsgrad`, in other dtypes than float32, by sparse
+    gradients, inside `torch.compile`, and on a device without such a kernel.
     """
     update = {"torch": _on_torch, "tensorflow": _on_tensorflow}.get(keras.backend.backend())
     if update is None:
         return
-    owner, name = update_of_adam()
-    by_keras = getattr(owner, name)
+    try:
+        owner, name = update_of_adam()
+        by_keras = getattr(owner, name)
+    except (AttributeError, ImportError) as error:
+        _give_up(error)
+        return
 
-    def update_step(self, gradient, variable, learning_rate):
-        if not update(self, gradient, variable, learning_rate):
-            by_keras(self, gradient, variable, learning_rate)
+    @functools.wraps(by_keras)
+    def update_step(self, *args, **kwargs):
+        try:
+            done = not kwargs and enabled and not self.amsgrad and update(self, *args)
+        except AttributeError as error:  # a private name of Keras that is looked up before anything changes
+            done = _give_up(error)
+        if not done:
+            by_keras(self, *args, **kwargs)
 
     setattr(owner, name, update_step)
 
@@ -54,10 +64,12 @@ def clipped(gradients: Sequence[Any], norm: float) -> list[Any] | None:
     Example:
         >>> clipped([None], 1.0)
     """
-    if not enabled or not all(direct.is_direct(each) for each in gradients):
+    if not enabled or norm <= 0 or not all(direct.is_direct(each) for each in gradients):
         return None
     torch = sys.modules["torch"]
     if not hasattr(torch.nn.utils, "get_total_norm"):  # PyTorch before 2.6
+        return None
+    if len({(each.device, each.layout) for each in gradients}) > 1:
         return None
     with torch.no_grad():
         total = torch.nn.utils.get_total_norm(gradients)
@@ -75,7 +87,6 @@ def by_kernel(optimizer: Any, groups: Sequence[tuple[Sequence[Any], Sequence[Any
     Returns:
         False where Keras must do it: on other backends, with other optimizers, and see `install`.
     """
-    global enabled
     if not enabled or not isinstance(optimizer, keras.optimizers.Adam) or optimizer.amsgrad:
         return False
     ready: list[Any] = [_tensors(optimizer, gradients, variables) for gradients, variables, _ in groups]
@@ -84,6 +95,7 @@ def by_kernel(optimizer: Any, groups: Sequence[tuple[Sequence[Any], Sequence[Any
     torch = sys.modules["torch"]
     options: dict[str, Any] = {"fused": True, "amsgrad": False, "maximize": False, "weight_decay": 0.0}
     options |= {"beta1": optimizer.beta_1, "beta2": optimizer.beta_2, "eps": optimizer.epsilon}
+    done = 0
     try:
         from torch.optim.adam import adam
 
@@ -93,11 +105,20 @@ def by_kernel(optimizer: Any, groups: Sequence[tuple[Sequence[Any], Sequence[Any
             for (weights, gradients, first, second), (*_, rate) in zip(ready, groups):
                 steps, lr = [late] * len(weights), rate * correction
                 adam(weights, gradients, first, second, [], steps, lr=lr, **options)
+                done += 1
     except (ImportError, RuntimeError, TypeError) as error:
-        enabled = False
-        logger.info("Keras updates all weights by itself now: %s: %s", type(error).__name__, error)
-        return False
+        if done or isinstance(error, torch.cuda.OutOfMemoryError):
+            raise
+        return _give_up(error)
     return True
+
+
+def _give_up(error: Exception) -> bool:
+    """Let Keras update all weights from now on, log why, and return that nothing was updated."""
+    global enabled
+    enabled = False
+    logger.info("Keras updates all weights by itself now: %s: %s", type(error).__name__, error)
+    return False
 
 
 def _tensors(optimizer, gradients, variables):
@@ -131,7 +152,7 @@ def _correction(optimizer):
 def _on_tensorflow(optimizer: Any, gradient: Any, variable: Any, rate: Any) -> bool:
     """Update one variable, and return whether this was done."""
     tf = sys.modules["tensorflow"]
-    if not enabled or optimizer.amsgrad or not isinstance(gradient, tf.Tensor):
+    if not isinstance(gradient, tf.Tensor):
         return False
     first, second = (each.value for each in moments(optimizer, index_of(optimizer, variable)))
     if any(each.dtype != tf.float32 for each in (gradient, variable, first, second)):

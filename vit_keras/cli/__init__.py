@@ -10,7 +10,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from .console import complain, quiet_imports, quietly, warnings_in_one_line
+from .console import complain, quiet_imports, warnings_in_one_line
 from .parser import build_parser
 
 __all__ = ["main"]
@@ -40,9 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # standard error is for what we say
         with warnings_in_one_line(), quiet_imports():
             name, _, function = options.run.partition(".")
-            with quietly():
-                module = importlib.import_module(f".{name}", __name__)
-            return getattr(module, function)(options) or 0
+            return getattr(importlib.import_module(f".{name}", __name__), function)(options) or 0
     except BrokenPipeError:  # the program that reads our output, such as `head`, has ended
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

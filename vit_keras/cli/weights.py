@@ -19,7 +19,7 @@ from ..checkpoints.checkpoint import megabytes
 from ..checkpoints.locate import available, fetch, find, is_local, is_url, recommended
 from ..cost import Cost
 from ..cost import cost as compute_cost
-from ..variants import FACTORIES
+from ..variants import variant_of
 from .console import complain, print_pairs, print_table
 from .options import loading, settings
 
@@ -67,8 +67,8 @@ def _local(name: str) -> Path:
 
 def _published(name: str) -> Any:
     """Return the published checkpoint of a name, or that of a factory, as `open_model` opens it; or `None`."""
-    variant = FACTORIES.get(name.replace("-", "_"))
-    return find(name) or (recommended(variant) if variant else None)
+    variant = variant_of(name)
+    return recommended(variant) if variant else find(name)
 
 
 def _becomes(entry: dict[str, Any]) -> str:
@@ -103,7 +103,7 @@ def convert(options: argparse.Namespace) -> None:
             check_not_read(path, source.parent if in_folder and source.is_file() else source)
 
     check(expanded(options.source))
-    check_writable(target.parent)
+    check_writable(target if in_folder else target.parent)
     model = from_checkpoint(options.source, **loading(options))
     report = cast("LoadReport", model.load_report)  # since weights were loaded
     check(Path(report.source))
@@ -220,7 +220,7 @@ def _wanted(name: str) -> list[Any]:
         return [name]
     if found := available(name=name):
         return found
-    variant = FACTORIES.get(name.replace("-", "_"))  # of a size without a head of ImageNet-1k
+    variant = variant_of(name)  # of a size without a head of ImageNet-1k
     close = available(variant=variant) if variant else available(name=f"*{name.strip('*')}*")
     hint = f"Did you mean {', '.join(c.name for c in close[:3])}?" if close else "`vit-keras models --all` lists them."
     raise ValueError(f"No published weights have the name {name}. {hint}")

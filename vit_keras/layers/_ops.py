@@ -22,11 +22,11 @@ _Tensor = sys.modules["torch"].Tensor if keras.backend.backend() == "torch" else
 _KINDS = () if _Tensor is None else (_Tensor, sys.modules["torch"].nn.Parameter)
 
 
-def constant(numbers: Any, beside: Any) -> Any:
-    """Return an array as a tensor on the device of another one, by a function that `torch.compile` follows."""
-    if type(beside) not in _KINDS:
+def constant(numbers: Any, like: Any) -> Any:
+    """Return an array as a tensor on the device of another tensor, by a function that `torch.compile` follows."""
+    if type(like) not in _KINDS:
         return ops.convert_to_tensor(numbers)
-    return sys.modules["torch"].as_tensor(numbers, device=beside.device)
+    return sys.modules["torch"].as_tensor(numbers, device=like.device)
 
 
 def reshape(x: Any, shape: Any) -> Any:

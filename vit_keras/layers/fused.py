@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import math
 import sys
 from typing import Any
@@ -13,6 +14,8 @@ from keras import ops
 from ..backend import openvino, products
 from ..backend.backward import recomputed
 from ..backend.direct import is_direct
+
+logger: logging.Logger = logging.getLogger("vit_keras")
 
 
 def has_fused_attention() -> bool:
@@ -39,7 +42,7 @@ def fused_attention(query: Any, key: Any, value: Any, bias: Any = None) -> Any:
         return sys.modules["torch"].nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=bias)
     if openvino.is_active():
         return openvino.attend(query, key, value, bias)
-    odd = _is_odd_on_cuda(query, key)
+    odd = _is_odd_on_gpu(query, key, bias)
     query, key, value = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))  # the heads last
     attended = _attend_to_odd(query, key, value, bias) if odd else None
     if attended is None:
@@ -47,47 +50,49 @@ def fused_attention(query: Any, key: Any, value: Any, bias: Any = None) -> Any:
     return ops.transpose(attended, (0, 2, 1, 3))
 
 
-def _is_odd_on_cuda(query, key) -> bool:
-    """Whether cuDNN computes this attention, and would not compute its gradients: it needs even numbers of tokens."""
+def _is_odd_on_gpu(query, key, bias) -> bool:
+    """Whether JAX computes this attention by cuDNN, but not its gradients: those of an odd number of tokens."""
     halves = all(keras.backend.standardize_dtype(x.dtype) in ("bfloat16", "float16") for x in (query, key))
-    counts = (query.shape[2], key.shape[2])
-    if not halves or None in counts or not any(count % 2 for count in counts):
+    (_, heads, queries, _), keys = query.shape, key.shape[2]
+    if not halves or None in (queries, keys) or not (queries % 2 or keys % 2):
+        return False
+    if bias is not None and tuple(bias.shape) != (1, heads, queries, keys):  # a mask, or sizes of merged tokens
         return False
     return keras.backend.backend() == "jax" and sys.modules["jax"].default_backend() == "gpu"
 
 
 def _attend_to_odd(query: Any, key: Any, value: Any, bias: Any) -> Any:
-    """Attend by cuDNN, with a token more for the gradients, which nothing attends to; or return `None`.
+    """Attend by cuDNN, with an even number of tokens where gradients are needed; or return `None`.
 
-    Otherwise Keras logs an error for each block, and computes all scores: a training step of ViT-B/16 on an H200 took
-    1.28 times as long. Without gradients, the additional token would only cost time.
+    The padding is masked. JAX refuses the gradients of an odd number: its check is meant for a bias, and takes the
+    placeholder of no bias for one. Keras then logs an error for each block and computes all scores: a training step of
+    ViT-B/16 on an H200 took 1.28 times as long. Without gradients, padding would only cost time.
 
     Args:
         query: `(batch, queries, heads, width)`.
         key: `(batch, keys, heads, width)`.
         value: The same.
-        bias: As in `fused_attention`.
+        bias: `(1, heads, queries, keys)` or `None`.
     """
     jax = sys.modules["jax"]
     by_cudnn = functools.partial(jax.nn.dot_product_attention, implementation="cudnn")
 
     def even(query, key, value, bias):
-        queries, keys = query.shape[1], key.shape[1]
-        batch, more, more_keys = query.shape[0], queries % 2, keys % 2
+        batch, queries, keys = query.shape[0], query.shape[1], key.shape[1]
         lengths = {"query_seq_lengths": queries, "key_value_seq_lengths": keys}
         lengths = {name: jax.numpy.full((batch,), count, "int32") for name, count in lengths.items()}
-        query = jax.numpy.pad(query, ((0, 0), (0, more), (0, 0), (0, 0)))
-        key, value = (jax.numpy.pad(x, ((0, 0), (0, more_keys), (0, 0), (0, 0))) for x in (key, value))
+        query = jax.numpy.pad(query, ((0, 0), (0, queries % 2), (0, 0), (0, 0)))
+        key, value = (jax.numpy.pad(x, ((0, 0), (0, keys % 2), (0, 0), (0, 0))) for x in (key, value))
         if bias is not None:
-            bias = jax.numpy.broadcast_to(bias, (*bias.shape[:2], queries, keys))
-            bias = jax.numpy.pad(bias, ((0, 0), (0, 0), (0, more), (0, more_keys)))
+            bias = jax.numpy.pad(bias, ((0, 0), (0, 0), (0, queries % 2), (0, keys % 2)))
         return by_cudnn(query, key, value, bias, **lengths)[:, :queries]
 
     attend = jax.custom_vjp(by_cudnn)
     attend.defvjp(lambda *given: jax.vjp(even, *given), lambda pull, gradient: pull(gradient))
     try:
         return attend(query, key, value, bias)
-    except (NotImplementedError, RuntimeError, TypeError, ValueError):  # cuDNN or JAX is too old, or the heads too wide
+    except (RuntimeError, TypeError, ValueError) as error:  # cuDNN or JAX is too old, or the heads are too wide
+        logger.info("Keras computes the attention: %s: %s", type(error).__name__, error)
         return None
 
 

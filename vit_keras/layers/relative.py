@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -11,6 +12,10 @@ from keras import ops
 from ..backend.direct import Direct
 from ..positions import relative_position_index, relative_position_rows, resize_relative_position_bias
 from ._ops import constant
+
+
+_index = functools.lru_cache(relative_position_index)
+"""One array for all blocks of a model, which nobody changes."""
 
 
 class RelativePositions(Direct):
@@ -38,7 +43,7 @@ class RelativePositions(Direct):
                 f"{self.name} has relative positions for a grid {self.relative_grid} of {patches} patches. Received: "
                 f"{tokens} tokens"
             )
-        self._relative_index = relative_position_index(self.relative_grid, self.relative_prefix)
+        self._relative_index = _index(self.relative_grid, self.relative_prefix)
         self.relative_position_bias: Any = self.add_weight(
             shape=(relative_position_rows(self.relative_grid, self.relative_prefix), self.num_heads),
             initializer="zeros",

@@ -128,6 +128,7 @@ class MixedRotaryPositions(keras.layers.Layer):
     def call(self, patches: Any) -> Any:
         where = places_in(patches)
         places = where["places"] or places_of(where["grid"], xp=where["xp"])
+        places = [place.astype("float32") for place in places] if where["xp"] is np else places
         down, across = (ops.cast(constant(place, patches), "float32") for place in places)
         columns, rows = (ops.cast(ways, "float32")[:, :, None] for ways in (self.frequencies[0], self.frequencies[1]))
         if len(down.shape) == 2:  # of a batch

@@ -333,7 +333,7 @@ class PackedBatches(keras.utils.PyDataset):
         if self.targets.ndim == 1 and classes == 1:
             self.targets = self.targets[:, None]  # as Keras does for a batch of images
         elif self.targets.ndim == 1 and classes is not None:
-            wrong = self.targets[~((self.targets >= 0) & (self.targets < classes))]
+            wrong = self.targets[~np.isin(self.targets, np.arange(classes))]
             if wrong.size:
                 raise ValueError(f"Class numbers must be from 0 to {classes - 1}. Received: {wrong[:3].tolist()}")
         self.shuffle: np.random.Generator | None = None if seed is None else np.random.default_rng(seed)

@@ -334,8 +334,8 @@ class Layerwise(_Optimizer):
 
     def _clip_gradients(self, grads):
         if replicas.count() == 1 or not (self.clipnorm or self.global_clipnorm or self.clipvalue):
-            at_once = updates.clipped(grads, self.global_clipnorm) if self.global_clipnorm else None
-            return super()._clip_gradients(grads) if at_once is None else at_once
+            at_once = self.global_clipnorm is not None and updates.clipped(grads, self.global_clipnorm)
+            return at_once or super()._clip_gradients(grads)
         clipped = super()._clip_gradients(replicas.summed(grads))  # Keras would clip the part of each replica
         return [None if each is None else replicas.share(each) for each in clipped]  # Keras adds them up again
 

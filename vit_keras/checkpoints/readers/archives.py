@@ -49,6 +49,8 @@ class Zip:
             raise ValueError(f"{info.filename!r} is encrypted")
         if info.compress_type == zipfile.ZIP_STORED and info.file_size != info.compress_size:
             raise ValueError(f"the sizes of {info.filename!r} contradict one another")
+        if info.header_offset + info.compress_size > self.size:
+            raise ValueError(f"{info.filename!r} goes beyond the end of the file")
         if info.file_size > LIMIT_DEFLATE * info.compress_size + 64:
             raise ValueError(f"{info.filename!r} claims more bytes than it can hold")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,20 +70,18 @@ def pictures_in(folder: Path) -> list[Path]:
     """
     found: list[Path] = []
     seen = {os.fspath(parent) for parent in Path(os.path.realpath(folder)).parents}  # a link to one is a circle
-    for place, folders, names in os.walk(folder, followlinks=True):
-        if (real := os.path.realpath(place)) in seen:
-            folders.clear()
-            continue
-        seen.add(real)
-        folders[:] = sorted((name for name in folders if not _is_hidden(name)), key=_links_last(place))
-        names = (name for name in names if not name.startswith("."))
-        found += (Path(place, name) for name in names if name.lower().endswith(EXTENSIONS))
+    places = [folder]
+    for top in places:  # which grows by links, so that a folder is read under its own name rather than a link's
+        for place, folders, names in os.walk(top):
+            if (real := os.path.realpath(place)) in seen:
+                folders.clear()
+                continue
+            seen.add(real)
+            folders[:] = sorted(name for name in folders if not _is_hidden(name))
+            places += (each for name in folders if (each := Path(place, name)).is_symlink())
+            names = (name for name in names if not name.startswith("."))
+            found += (Path(place, name) for name in names if name.lower().endswith(EXTENSIONS))
     return sorted(found, key=lambda path: path.relative_to(folder).as_posix())
-
-
-def _links_last(place: str) -> Callable[[str], tuple[bool, str]]:
-    """Return a key that sorts the names of folders, so that a folder is read under its own name rather than a link."""
-    return lambda name: (os.path.islink(os.path.join(place, name)), name)
 
 
 def _is_hidden(folder: str) -> bool:

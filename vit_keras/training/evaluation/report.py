@@ -78,7 +78,7 @@ def report(
         The page, to be written as UTF-8.
 
     Raises:
-        ValueError: `history` has not a value of each name for each epoch.
+        ValueError: The lists in `history` differ in length.
 
     Example:
         >>> said = Evaluation(("cat", "dog"), ("1.jpg", "2.jpg"), np.array([0, 1]), np.array([[0.9, 0.1], [0.6, 0.4]]))
@@ -246,8 +246,8 @@ def _curves(history: History, best: int | None, images: int | None = None) -> st
         return ""
     if short := [name for name, values in history.items() if len(values) != epochs]:
         raise ValueError(
-            f"history has {epochs} values of some names and {len(history[short[0]])} of {short[0]!r}. A report needs "
-            "one for each epoch: train with validation_freq=1, or leave the shorter lists out."
+            f"The lists in history have different lengths: {epochs}, and {len(history[short[0]])} for {short[0]!r}. A "
+            "report needs a value for each epoch: train with validation_freq=1, or leave the shorter lists out."
         )
     charts = []
     for name in dict.fromkeys(["accuracy", "loss", *(k.removeprefix("val_") for k in history if k.startswith("val_"))]):

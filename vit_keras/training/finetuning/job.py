@@ -272,7 +272,8 @@ class Job:
             self.say(cast("FlipTest", run.flip_test).text)
         else:
             augmented = f"not augmented, because {steps:,} steps are fewer than {self.recipe.augment_from}"
-        planned_steps = f"{steps:,} steps of {size} images at a rate of up to {how.rate(size):.3g}"
+        planned_steps = f"{steps:,} {'step' if steps == 1 else 'steps'} of {size} images"
+        planned_steps += f" at a rate of up to {how.rate(size):.3g}"
         self.say(f"Plan: {planned_steps}; images are {augmented}")
 
     def _callbacks(self) -> list[keras.callbacks.Callback]:

@@ -180,11 +180,12 @@ def write(output: Path, texts: dict[str, Any], model: keras.Model | None, probe:
         model: `model.keras`.
         probe: `probe.keras`.
     """
-    first, *others = ("model.keras", "split.json", "history.json") if model is None else ("oof.csv", "report.json")
-    if (output / first).exists():  # an earlier run was with folds, and this one is not, or the reverse
-        folds = [] if model is None else output.glob("fold[0-9]*/model.keras")
-        for left in (output / first, *(output / name for name in others), *folds):
-            left.unlink(missing_ok=True)
+    mark, *others = ("model.keras", "split.json", "history.json") if model is None else ("oof.csv", "report.json")
+    for fold in () if model is None else output.glob("fold[0-9]*/model.keras"):
+        fold.unlink()
+    if (output / mark).exists():  # an earlier run was with folds, and this one is not, or the reverse
+        for name in (*others, mark):  # the mark last, should this be interrupted
+            (output / name).unlink(missing_ok=True)
     (output / "probe.keras").unlink(missing_ok=True)
     if probe is not None:
         with complete(output / "probe.keras") as part:
