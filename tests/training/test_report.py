@@ -141,7 +141,7 @@ def test_page_shows_a_curve_of_each_metric_and_the_calibration():
 
 def test_a_history_without_a_value_for_each_epoch_is_refused():
     """As Keras' is with `validation_freq=2`."""
-    with pytest.raises(ValueError, match="history has 4 values of some names and 2 of 'val_loss'"):
+    with pytest.raises(ValueError, match="different lengths: 4, and 2 for 'val_loss'"):
         report(evaluation(), title="Half", history={"loss": [3.0, 2.0, 1.5, 1.0], "val_loss": [2.0, 1.0]})
 
 

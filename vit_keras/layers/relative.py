@@ -13,7 +13,6 @@ from ..backend.direct import Direct
 from ..positions import relative_position_index, relative_position_rows, resize_relative_position_bias
 from ._ops import constant
 
-
 _index = functools.lru_cache(relative_position_index)
 """One array for all blocks of a model, which nobody changes."""
 
