@@ -124,8 +124,10 @@ def test_a_kernel_that_fails_updates_nothing_twice(fails_at, monkeypatch):
 def test_a_private_name_that_keras_renames_leaves_updates_to_keras(calls, monkeypatch):
     monkeypatch.setattr(updates, "enabled", True)
     monkeypatch.setattr(updates, "moments", lambda optimizer, index: optimizer.renamed)
-    values_after(keras.optimizers.Adam(1e-2), steps=1)
-    assert not calls and not updates.enabled
+    for optimizer in (keras.optimizers.Adam(1e-2), training.LayerwiseAdamW(1e-2)):
+        updates.enabled = True
+        values_after(optimizer, steps=1)
+        assert not calls and not updates.enabled
 
 
 @pytest.mark.parametrize("case", [{"amsgrad": True}, {"dtype": "bfloat16"}, {"dtype": "float64"}], ids=str)

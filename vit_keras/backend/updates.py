@@ -47,7 +47,7 @@ def install() -> None:
     def update_step(self, *args, **kwargs):
         try:
             done = not kwargs and enabled and not self.amsgrad and update(self, *args)
-        except AttributeError as error:  # a private name of Keras that is looked up before anything changes
+        except AttributeError as error:  # a private name of Keras, which is looked up before anything changes
             done = _give_up(error)
         if not done:
             by_keras(self, *args, **kwargs)
@@ -87,10 +87,8 @@ def by_kernel(optimizer: Any, groups: Sequence[tuple[Sequence[Any], Sequence[Any
     Returns:
         False where Keras must do it: on other backends, with other optimizers, and see `install`.
     """
-    if not enabled or not isinstance(optimizer, keras.optimizers.Adam) or optimizer.amsgrad:
-        return False
-    ready: list[Any] = [_tensors(optimizer, gradients, variables) for gradients, variables, _ in groups]
-    if not all(ready):
+    is_adam = isinstance(optimizer, keras.optimizers.Adam) and not optimizer.amsgrad
+    if not enabled or not is_adam or keras.backend.backend() != "torch":
         return False
     torch = sys.modules["torch"]
     options: dict[str, Any] = {"fused": True, "amsgrad": False, "maximize": False, "weight_decay": 0.0}
@@ -99,6 +97,9 @@ def by_kernel(optimizer: Any, groups: Sequence[tuple[Sequence[Any], Sequence[Any
     try:
         from torch.optim.adam import adam
 
+        ready: list[Any] = [_tensors(optimizer, gradients, variables) for gradients, variables, _ in groups]
+        if not all(ready):
+            return False
         with torch.no_grad():
             correction = _correction(optimizer)
             late = torch.full((), _LATE, device=correction.device)
@@ -106,7 +107,7 @@ def by_kernel(optimizer: Any, groups: Sequence[tuple[Sequence[Any], Sequence[Any
                 steps, lr = [late] * len(weights), rate * correction
                 adam(weights, gradients, first, second, [], steps, lr=lr, **options)
                 done += 1
-    except (ImportError, RuntimeError, TypeError) as error:
+    except (AttributeError, ImportError, RuntimeError, TypeError) as error:  # private names, too
         if done or isinstance(error, torch.cuda.OutOfMemoryError):
             raise
         return _give_up(error)
