@@ -24,8 +24,11 @@ SIZES = {config.name.replace("-", "_"): config for config in (*VARIANTS.values()
 """`{"vit_b16": ViTConfig(…), …}`: names that `cost` knows without weights."""
 
 OPTIMIZERS = {"adamw": (2, 3), "adam": (2, 3), "lamb": (2, 0), "lion": (1, 2), "sgd": (1, 0)}
-"""Numbers that an optimizer keeps for each parameter, and that exist beside them while it updates the weights on
+"""Numbers that an optimizer keeps for each parameter, and that exist beside them while Keras updates the weights on
 PyTorch; clipping needs one more. SGD has momentum."""
+
+BY_KERNEL = ("adam", "adamw")
+"""Optimizers whose update of float32 is one kernel, beside which nothing exists (`backend.updates`)."""
 
 BYTES = {"float32": (4, 4), "mixed_bfloat16": (4, 2), "mixed_float16": (4, 2), "bfloat16": (2, 2), "float16": (2, 2)}
 """Of a variable and of an activation, under a dtype policy of Keras."""
@@ -148,6 +151,8 @@ def cost(
         raise ValueError("Where blocks merge tokens, each has another number of them. Pass merge_tokens=0.")
     variable_bytes, value_bytes = BYTES[dtype]
     states, temporary = OPTIMIZERS[optimizer]
+    if optimizer in BY_KERNEL and variable_bytes == 4:
+        temporary = 0
     weights = [*weights_of(config, training, table)]
     parameters = sum(weight.size for weight in weights)
     held = sum(weight.size // parts_of(weight, strategy, devices, share) for weight in weights)
