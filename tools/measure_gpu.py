@@ -5,8 +5,8 @@ python tools/measure_gpu.py [--models b16 l16] [--batches 1 64 256] [--rounds 3]
 KERAS_BACKEND=jax python tools/measure_gpu.py --exact WEIGHTS GOLDEN
 
 Random weights, images of 224 pixels that are on the device, exact GELU, the fused attention of each framework.
-Prediction is in bfloat16. A step of training is one of AdamW, in bfloat16 with weights of float32: of ours by Keras'
-`fit`, of timm and of what is compiled by a loop of PyTorch. Each contender has a process of its own for each round, and
+Prediction is in bfloat16. A step of training is one of AdamW, in bfloat16 with weights of float32. Ours trains by
+Keras' `fit`; timm, and ours compiled, in a loop of PyTorch. Each contender has a process of its own for each round, and
 they take turns; medians are printed. "Of peak" is the share of the device's TFLOP/s in dense bfloat16 (`--peak`, where
 the device is not known here) that the products of the model are (`vit_keras.cost`).
 

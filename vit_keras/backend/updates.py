@@ -1,7 +1,7 @@
 """Updates of weights in few passes over memory: Adam by a kernel of PyTorch or TensorFlow, and clipping on PyTorch.
 
-Keras writes Adam as a dozen operations, each of which reads and writes as much memory as the model has weights: on a
-CPU, they took a tenth of a training step of ViT-S/16 with 8 images. XLA fuses them by itself, so JAX needs nothing.
+Keras writes Adam as a dozen operations, and each reads and writes as much memory as the model has weights. On a CPU,
+they took a tenth of a training step of ViT-S/16 with 8 images. XLA fuses them by itself, so JAX needs nothing.
 """
 
 from __future__ import annotations

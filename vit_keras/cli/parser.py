@@ -128,7 +128,7 @@ class _Parser(argparse.ArgumentParser):
         return f" Did you mean {' or '.join(near)}?" if near else ""
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
-        """Refuse an empty value, such as that of a variable that is not set: as a path, it is the current folder."""
+        """Refuse an empty value, as from an unset variable: as a path, it would mean the current folder."""
         if not arg_string and action.dest != "text" and action.nargs != argparse.PARSER:  # a sentence may be empty
             raise argparse.ArgumentError(action, "must not be empty. Received: ''")
         return super()._get_value(action, arg_string)

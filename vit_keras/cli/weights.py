@@ -66,7 +66,7 @@ def _local(name: str) -> Path:
 
 
 def _published(name: str) -> Any:
-    """Return the published checkpoint of a name, or that of a factory, as `open_model` opens it; or `None`."""
+    """Return the published checkpoint that `open_model` opens for a name or a factory, or `None`."""
     variant = variant_of(name)
     return recommended(variant) if variant else find(name)
 

@@ -24,11 +24,11 @@ SIZES = {config.name.replace("-", "_"): config for config in (*VARIANTS.values()
 """`{"vit_b16": ViTConfig(…), …}`: names that `cost` knows without weights."""
 
 OPTIMIZERS = {"adamw": (2, 3), "adam": (2, 3), "lamb": (2, 0), "lion": (1, 2), "sgd": (1, 0)}
-"""Numbers that an optimizer keeps for each parameter, and that exist beside them while Keras updates the weights on
-PyTorch; clipping needs one more. SGD has momentum."""
+"""Numbers for each parameter that an optimizer keeps, and temporary ones while Keras updates the weights on PyTorch;
+clipping needs one more. SGD has momentum."""
 
 BY_KERNEL = ("adam", "adamw")
-"""Optimizers whose update of float32 is one kernel, beside which nothing exists (`backend.updates`)."""
+"""Optimizers that update weights of float32 by one kernel, without temporary numbers (`backend.updates`)."""
 
 BYTES = {"float32": (4, 4), "mixed_bfloat16": (4, 2), "mixed_float16": (4, 2), "bfloat16": (2, 2), "float16": (2, 2)}
 """Of a variable and of an activation, under a dtype policy of Keras."""

@@ -43,8 +43,9 @@ def first_part(body: bytes, content_type: str) -> bytes:
     )
     parser.write(body)
     parser.finalize()
-    if sum(map(bool, files)) > 1:  # a field of a web page that is left empty is a file without bytes
-        raise ValueError(f"it has {sum(map(bool, files))} files, and a request takes one. Send one request for each")
-    for content in (*sorted(files, key=len, reverse=True), *fields):
+    whole = [file for file in files if file]  # a field of a web page that is left empty is a file without bytes
+    if len(whole) > 1:
+        raise ValueError(f"it has {len(whole)} files, and a request takes one. Send one request for each")
+    for content in (*whole, *files, *fields):
         return content
     raise ValueError(f"{len(body):,} bytes have no whole part")

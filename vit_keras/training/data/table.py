@@ -212,7 +212,7 @@ def read_table(
     return Labeled(task, names, paths, labels, ids, root, weights, groups, missing, assumed)
 
 
-def read_pictures(source: Any, images_dir: Any, errors: str, options: Mapping[str, Any]) -> Labeled:
+def read_pictures(source: Any, images_dir: Any, errors: str, options: Mapping[str, Any], fewest: int = 2) -> Labeled:
     """Return the images of a folder of classes, or of a table.
 
     Args:
@@ -220,16 +220,15 @@ def read_pictures(source: Any, images_dir: Any, errors: str, options: Mapping[st
         images_dir: Folder of a table's images; `None`: the table's own.
         errors: Whether empty subfolders are errors; see `image_folder`.
         options: For a table, arguments of `read_table`.
+        fewest: The least number of classes.
 
     Raises:
         ValueError: Options of a table are given with a folder.
     """
     if is_table(source):
-        return read_table(source, images_dir=folder_of(source, images_dir), **options)
+        return read_table(source, images_dir=folder_of(source, images_dir), fewest=fewest, **options)
     path = expanded(path_text(source, "images", OF_IMAGES))
-    of_table = {**options, "images_dir": images_dir}
-    fewest = of_table.pop("fewest", 2)
-    given = [name for name, value in of_table.items() if value != _OF_A_FOLDER.get(name)]
+    given = [name for name, value in {**options, "images_dir": images_dir}.items() if value != _OF_A_FOLDER.get(name)]
     if given and not path.is_dir() and path.exists():
         raise ValueError(f"{path} is not a table: its name must end in .csv, .tsv or .parquet.")
     if given and path.exists():

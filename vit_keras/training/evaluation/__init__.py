@@ -313,17 +313,16 @@ def _labeled(model: keras.Model, source: Any, images_dir: Any, errors: str, colu
         if task != "single":
             why = f"its task is {task!r}, and a folder of classes has one class for each image. Pass a table."
             raise ValueError(f"The model {model.name!r} cannot be measured: {why}")
-        data = read_pictures(
-            source, images_dir, errors, {**columns, "label_column": "label" if label is None else label, "fewest": 1}
-        )
+        options = {**columns, "label_column": "label" if label is None else label}
+        data = read_pictures(source, images_dir, errors, options, fewest=1)
     else:
         by_columns = task == "regression" or (task == "multi" and columns["separator"] is None)
         given = names if by_columns and label is None else label
         if by_columns and names is not None and given is not None and {*_listed(given)} == {*names}:
             given = names  # in the order of the outputs
-        options = {**columns, "label_column": "label" if given is None else given, "task": task, "fewest": 1}
+        options = {**columns, "label_column": "label" if given is None else given, "task": task}
         options["class_names"] = None if by_columns or task == "single" else names
-        data = read_pictures(source, images_dir, errors, options)
+        data = read_pictures(source, images_dir, errors, options, fewest=1)
     if task == "single":
         names, numbers = _match(model, data.names)
         return dataclasses.replace(data, names=names, labels=numbers[data.labels])
