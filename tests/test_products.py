@@ -321,7 +321,7 @@ def test_whoever_watches_a_dense_layer_sees_its_output_and_not_its_gelu(library,
 def test_without_gradients_a_gelu_takes_no_new_memory(gelu, monkeypatch):
     import torch
 
-    monkeypatch.setattr(products, "_library", {"float32": "pytorch"})
+    monkeypatch.setattr(products, "_library", {"float32": "pytorch", "gelu": "pytorch"})
     monkeypatch.setattr(products, "LEAST", 0)
     x, kernel, b = inputs = values()
     expected = torch.nn.functional.gelu(torch.addmm(b, x, kernel), approximate=gelu)
@@ -333,6 +333,37 @@ def test_without_gradients_a_gelu_takes_no_new_memory(gelu, monkeypatch):
     with torch.no_grad():  # PyTorch's public GELU takes its place
         np.testing.assert_allclose(products.linear(*inputs, gelu), expected.detach(), **CLOSE)
     products._private.cache_clear()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("numbers", [1, 300, 301, 100_003])
+def test_the_tanh_gelu_in_passes(numbers, threads, monkeypatch):
+    """To 1e-6 of numbers up to 30: both round a few times, in float32."""
+    import torch
+
+    monkeypatch.setattr(products, "AT_ONCE", 100)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    x = torch.linspace(-30, 30, numbers)
+    expected = torch.nn.functional.gelu(x.double(), approximate="tanh")
+    found = products._gelu_in_passes(torch, x)
+    assert found is x  # no new memory
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+
+
+def test_a_product_takes_the_faster_tanh_gelu(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(products, "LEAST", 0)
+    x, kernel, b = inputs = values()
+    expected = {gelu: torch.nn.functional.gelu(x @ kernel + b, approximate=gelu).detach() for gelu in ("none", "tanh")}
+    for faster in ("pytorch", "passes"):
+        monkeypatch.setattr(products, "_library", {"float32": "pytorch", "gelu": faster})
+        calls, plain = [], products._gelu_in_passes
+        with torch.no_grad(), monkeypatch.context() as patched:
+            patched.setattr(products, "_gelu_in_passes", lambda *args: calls.append(1) or plain(*args))
+            for gelu in ("none", "tanh"):
+                np.testing.assert_allclose(products.linear(*inputs, gelu), expected[gelu], **CLOSE)
+        assert len(calls) == (1 if faster == "passes" else 0)
 
 
 @pytest.mark.parametrize("name", sorted(set(products.PRIVATE) - {"gelu"}))
@@ -380,7 +411,8 @@ def test_the_faster_one_is_chosen_once(kind, faster, setting, expected, monkeypa
     timed = []
     monkeypatch.setattr(products, "_library", {})
     monkeypatch.setenv("VIT_KERAS_PRODUCTS", setting)
-    seconds = {name: 1.0 if name == faster else 2.0 for name in ("pytorch", "onednn")}
+    other = "passes" if kind == "gelu" else "onednn"
+    seconds = {"pytorch": 1.0 + (faster != "pytorch"), other: 1.0 + (faster == "pytorch")}
     monkeypatch.setattr(products, "_seconds", lambda kind: timed.append(kind) or seconds)
     found = []
     threads = [threading.Thread(target=lambda: found.append(products.library(kind))) for _ in range(8)]
@@ -388,7 +420,7 @@ def test_the_faster_one_is_chosen_once(kind, faster, setting, expected, monkeypa
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [expected] * 8 and timed in ([], [kind])
+    assert found == ["pytorch" if expected == "pytorch" else other] * 8 and timed in ([], [kind])
 
 
 @pytest.mark.skipif(os.name == "nt", reason="the clock of a thread is too coarse on Windows")
@@ -404,7 +436,7 @@ def test_timing_draws_no_random_numbers(kind):
     import torch
 
     state = torch.get_rng_state()
-    assert set(products._seconds(kind)) == {"pytorch", "onednn"}
+    assert set(products._seconds(kind)) == {"pytorch", "passes" if kind == "gelu" else "onednn"}
     assert torch.equal(torch.get_rng_state(), state)
 
 
