@@ -6,9 +6,9 @@ KERAS_BACKEND=jax python tools/measure_gpu.py --exact WEIGHTS GOLDEN
 
 Random weights, images of 224 pixels that are on the device, exact GELU, the fused attention of each framework.
 Prediction is in bfloat16. A step of training is one of AdamW, in bfloat16 with weights of float32. Ours trains by
-Keras' `fit`; timm, and ours compiled, in a loop of PyTorch. Each contender has a process of its own for each round, and
-they take turns; medians are printed. "Of peak" is the share of the device's TFLOP/s in dense bfloat16 (`--peak`, where
-the device is not known here) that the products of the model are (`vit_keras.cost`).
+Keras' `fit`, and in a loop of PyTorch as timm does, compiled or not. Each contender has a process of its own for each
+round, and they take turns; medians are printed. "Of peak" is the share of the device's TFLOP/s in dense bfloat16
+(`--peak`, where the device is not known here) that the products of the model are (`vit_keras.cost`).
 
 With `--exact`, it prints how far the logits of a checkpoint are from those in a file (arrays `image`, uint8, and
 `logits`) in each dtype. It prints the device's name. docs/why_believe_it.md has the results for an H200.
@@ -23,12 +23,14 @@ import sys
 import time
 
 CONTENDERS = {
-    "ours, JAX": ("jax", False),
-    "ours, PyTorch": ("torch", False),
-    "ours, PyTorch, compiled": ("torch", True),
-    "timm": ("timm", False),
-    "timm, compiled": ("timm", True),
+    "ours, JAX": ("jax", "fit"),
+    "ours, PyTorch": ("torch", "fit"),
+    "ours, PyTorch, own loop": ("torch", "loop"),
+    "ours, PyTorch, compiled": ("torch", "compiled"),
+    "timm": ("timm", "loop"),
+    "timm, compiled": ("timm", "compiled"),
 }
+"""Names, each with its framework, and how it trains: by Keras' `fit`, or in a loop of PyTorch, compiled or not."""
 TIMM = {"ti16": "vit_tiny_patch16_224", "s16": "vit_small_patch16_224", "b16": "vit_base_patch16_224"}
 TIMM["l16"] = "vit_large_patch16_224"
 PEAK = {"H200": 989, "GH200": 989, "H100": 989, "A100": 312, "L40S": 362, "RTX 4090": 165, "A10": 125, "L4": 121}
@@ -138,11 +140,11 @@ def shown(value, column):
 
 def measure(name, model, batch, image_size, steps):
     """Return seconds and memory of a prediction and of a training step."""
-    framework, compiled = CONTENDERS[name]
+    framework, how = CONTENDERS[name]
     ways = {"jax": of_jax, "torch": of_torch, "timm": of_timm}[framework]
     found = {}
     for kind in ("predict", "train"):
-        run, wait, peak, device = ways(model, batch, image_size, compiled, kind)
+        run, wait, peak, device = ways(model, batch, image_size, how, kind)
         run(5)  # what is compiled and chosen comes first
         wait()
         start = time.perf_counter()
@@ -161,7 +163,7 @@ def ours(model, image_size, kind):
     return getattr(vit, f"vit_{model}")(image_size=image_size, **options)
 
 
-def of_jax(model, batch, image_size, compiled, kind):
+def of_jax(model, batch, image_size, how, kind):
     """Return what runs a number of our steps on JAX, what waits for it, what it took of memory, and the device."""
     import jax
     import keras
@@ -200,17 +202,17 @@ def fits(network, images, labels):
     return run
 
 
-def of_torch(model, batch, image_size, compiled, kind):
-    """Return what runs our steps on PyTorch: compiled ones in a loop of PyTorch's own; see `of_jax`."""
+def of_torch(model, batch, image_size, how, kind):
+    """Return what runs our steps on PyTorch, as Keras or as PyTorch's users write them; see `of_jax`."""
     network = ours(model, image_size, kind)
     images, labels, wait, peak, device = torch_data(batch, image_size)
-    if kind == "train" and not compiled:
+    if kind == "train" and how == "fit":
         return fits(network, images, labels), wait, peak, device
     weights = [variable.value for variable in network.trainable_variables]
-    return torch_steps(network, weights, images, labels, compiled, kind), wait, peak, device
+    return torch_steps(network, weights, images, labels, how, kind), wait, peak, device
 
 
-def of_timm(model, batch, image_size, compiled, kind):
+def of_timm(model, batch, image_size, how, kind):
     """Return what runs timm's steps, as its own scripts do it; see `of_jax`."""
     import timm
     import torch
@@ -221,14 +223,14 @@ def of_timm(model, batch, image_size, compiled, kind):
     network = network.to(images.device)
     if kind == "predict":
         network, images = network.to(torch.bfloat16).eval(), images.to(torch.bfloat16)
-    return torch_steps(network, network.parameters(), images, labels, compiled, kind, autocast=True), wait, peak, device
+    return torch_steps(network, network.parameters(), images, labels, how, kind, autocast=True), wait, peak, device
 
 
-def torch_steps(network, weights, images, labels, compiled, kind, autocast=False):
+def torch_steps(network, weights, images, labels, how, kind, autocast=False):
     """Return what runs a model of PyTorch for a number of steps, in a plain loop."""
     import torch
 
-    call = torch.compile(network) if compiled else network
+    call = torch.compile(network) if how == "compiled" else network
     optimizer = torch.optim.AdamW(weights, 1e-4)
     network.train(kind == "train")
 

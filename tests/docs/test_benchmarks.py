@@ -380,7 +380,7 @@ def test_results_of_two_machines_are_not_mixed(results, tmp_path):
 def test_what_is_for_a_gpu_runs_on_a_cpu(tmp_path):
     pytest.importorskip("jax")
     pytest.importorskip("torch")
-    ours = ["ours, JAX", "ours, PyTorch"]
+    ours = ["ours, JAX", "ours, PyTorch", "ours, PyTorch, own loop"]
     small = ["--models", "ti16", "--batches", "2", "--image-size", "32", "--steps", "1", "--rounds", "1", "--peak", "1"]
     script, output = ROOT / "tools" / "measure_gpu.py", tmp_path / "gpu.json"
     command = [sys.executable, str(script), *small, "--contenders", *ours, "--output", str(output)]

@@ -145,7 +145,7 @@ def _on_torch(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]
 
 def _correction(optimizer):
     """Keras' correction of the moments' bias, by which the learning rate is multiplied."""
-    step = ops.cast(optimizer.iterations + 1, "float32")
+    step = ops.cast(optimizer.iterations, "float32") + 1  # Keras' variable plus 1 copies a number to a GPU, and waits
     first, second = (1 - beta**step for beta in (optimizer.beta_1, optimizer.beta_2))
     return ops.sqrt(second) / first
 
@@ -158,7 +158,7 @@ def _on_tensorflow(optimizer: Any, gradient: Any, variable: Any, rate: Any) -> b
     first, second = (each.value for each in moments(optimizer, index_of(optimizer, variable)))
     if any(each.dtype != tf.float32 for each in (gradient, variable, first, second)):
         return False
-    step = ops.cast(optimizer.iterations + 1, "float32")
+    step = ops.cast(optimizer.iterations, "float32") + 1
     tf.raw_ops.ResourceApplyAdam(
         var=variable.handle,
         m=first.handle,
