@@ -6,6 +6,7 @@ import io
 import json
 import tarfile
 
+import keras
 import numpy as np
 import pytest
 from export_cases import CASES, tiny
@@ -174,6 +175,19 @@ def test_pictures_are_resized_and_seen_as_in_python(tmp_path, made_up, opened, i
         assert np.mean(found != wanted) < 0.03  # where a pixel lies half-way
         box = [top / height, left / width, 32 / height, 32 / width]
         assert tab.evaluate("attention.box") == (pytest.approx(box) if crop else [0, 0, 1, 1])
+
+
+def test_a_model_of_one_size_that_crops_itself(tmp_path, made_up, opened):
+    inside = preprocess.Preprocessing(image_size=32, crop=0.5)
+    model = keras.Sequential([keras.Input((48, 64, 3)), preprocess.Preprocess(inside), tiny()])
+    tab = opened(written(Plan.of(model, attention=True), tmp_path / "a.html"))
+    score = np.full((1, 2, 5, 5), 0.2).ravel().tolist()
+    tab.evaluate(f"window.outputs = {{probabilities: [[0.1, 0.7, 0.2], [1, 3]], attention_0: [{score}, [1, 2, 5, 5]]}}")
+    Image.fromarray(picture(90, 61)).save(tmp_path / "a.png")
+    assert answer(tab, tmp_path / "a.png").shape == (48, 64, 3)
+    (height, width), (top, left) = inside.geometry((48, 64), (32, 32))
+    assert tab.evaluate("attention.grid") == [2, 2]
+    assert tab.evaluate("attention.box") == pytest.approx([top / height, left / width, 32 / height, 32 / width])
 
 
 @pytest.mark.parametrize(
