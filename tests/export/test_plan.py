@@ -181,6 +181,11 @@ def test_what_is_refused():
         Plan.of(tiny(), labels="imagenet-22k")
     with pytest.raises(ValueError, match="no attention"):
         Plan.of(tiny(tokens_mlp_dim=8, pooling="mean", position=None), attention=True)
+    image, shared = keras.Input((32, 32, 3)), tiny()
+    siamese = keras.Model(image, keras.Sequential([shared])(image) + shared(image * 0.5))
+    with pytest.raises(ValueError, match="runs its ViT 2 times.*attention=False"):
+        Plan.of(siamese, attention=True)
+    assert Plan.of(siamese).attention == 0
     with pytest.raises(ValueError, match="top must be"):
         Plan.of(tiny(), top=0)
     for dtype in ("bfloat16", "float64"):

@@ -261,8 +261,11 @@ def test_a_page_has_attention_unless_told(tmp_path, made_up, monkeypatch):
     assert "The page was not run: " in str(found) and "in onnxruntime instead" in str(found)
     without = vit_keras.export(tiny(), tmp_path / "b.html", attention=False, check=False)
     assert without.metadata["outputs"][-1] == "features"
-    mixer = vit_keras.export(CASES["mixer"](), tmp_path / "b.html", check=False)
-    assert mixer.metadata["outputs"][-1] == "features"
+    image, shared = keras.Input((32, 32, 3)), tiny(include_top=False)
+    siamese = keras.Model(image, keras.layers.Dense(3)(shared(image) + shared(image * 0.5)))
+    for model in (CASES["mixer"](), siamese):
+        found = vit_keras.export(model, tmp_path / "b.html", check=False)
+        assert found.metadata["outputs"][-1] == "features"
 
 
 def test_a_page_takes_pictures(tmp_path, made_up, monkeypatch):

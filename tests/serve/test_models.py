@@ -123,6 +123,15 @@ def test_the_server_shows_attention_where_the_model_crops_itself(size, reaches, 
     np.testing.assert_allclose(found["box"], [top / height, left / width, 32 / height, 32 / width])  # shares as sent
 
 
+def test_a_model_that_runs_its_vit_twice_is_served():
+    image = keras.Input((32, 32, 3))
+    tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=3, include_top=False)
+    model = keras.Model(image, keras.layers.Dense(3)(tiny(image) + tiny(image * 0.5)))
+    with serve.running(model) as address:
+        answer = ask(address, "/predict?attention=1", encoded(random_picture(50, 70)))[2]
+    assert len(answer["predictions"]) == 3 and answer["attention"] is None
+
+
 def test_a_name_of_digits_is_kept():
     with serve.running(vit.build_model(32, 16, 1, 16, 2, "1.10", 32, classes=3)) as address:
         assert ask(address, "/predict", encoded(random_picture(50, 70)))[2]["model"] == "1.10"

@@ -17,6 +17,7 @@ from keras import ops
 from .. import __version__, anatomy, layers
 from .. import labels as known_labels
 from .._internal.validate import positive_integer
+from ..anatomy.pooling import runs
 from ..backend import compiled
 from ..backend.keras_internals import INPUT_DTYPE, flat_layers
 from ..checkpoints.describe import cached_as
@@ -131,6 +132,11 @@ class Plan:
         blocks = anatomy.blocks(vit)
         if attention and not anatomy.has_attention(model):
             raise ValueError(f"The model {model.name!r} has no attention to return. Pass attention=False.")
+        if attention and (count_of_runs := runs(model)) > 1:
+            raise ValueError(
+                f"The model {model.name!r} runs its ViT {count_of_runs} times for an image, and attention=True returns "
+                "the attention of one run. Pass attention=False."
+            )
         return cls(
             model=model,
             input_shape=(None, height, width, channels),  # a batch of any size, whatever the model is used with
