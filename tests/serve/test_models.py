@@ -132,6 +132,15 @@ def test_a_model_that_runs_its_vit_twice_is_served():
     assert len(answer["predictions"]) == 3 and answer["attention"] is None
 
 
+def test_small_probabilities_are_told_apart():
+    model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=3)
+    model.get_layer("head").set_weights([np.zeros((16, 3)), np.array([0.0, -15.0, -18.0])])
+    with serve.running(model) as address:
+        found = ask(address, "/predict", encoded(random_picture(50, 70)))[2]["predictions"]
+    expected = np.exp([0.0, -15.0, -18.0]) / np.exp([0.0, -15.0, -18.0]).sum()
+    np.testing.assert_allclose([each["probability"] for each in found], expected, rtol=1e-5)  # six digits of float32
+
+
 def test_a_name_of_digits_is_kept():
     with serve.running(vit.build_model(32, 16, 1, 16, 2, "1.10", 32, classes=3)) as address:
         assert ask(address, "/predict", encoded(random_picture(50, 70)))[2]["model"] == "1.10"
