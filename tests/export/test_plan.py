@@ -167,7 +167,8 @@ def test_metadata_is_json():
     assert said["labels"] == ["a", "b", "c"]
     assert said["image_size"] == [32, 32] and "patches" not in said
     said = json.loads(json.dumps(Plan.of(tiny(registers=2), attention=True).metadata_json()))["patches"]
-    assert said == {"size": [32, 32], "stride": [16, 16], "prefix": 3, "readout": [[0, 1]]}
+    sized = {"size": [32, 32], "crop": None, "crop_mode": "center", "resized": None}
+    assert said == {**sized, "stride": [16, 16], "prefix": 3, "readout": [[0, 1]]}
     said = json.loads(json.dumps(Plan.of(model, labels=("a", "b", "c"), top=9).metadata_json()))
     assert said["preprocessing"]["mean"] == [0.5, 0.5, 0.5]
     assert said["weights_sha256"] == weights_sha256(tiny()) != weights_sha256(tiny(seed=1))
@@ -180,6 +181,11 @@ def test_what_is_refused():
         Plan.of(tiny(), labels="imagenet-22k")
     with pytest.raises(ValueError, match="no attention"):
         Plan.of(tiny(tokens_mlp_dim=8, pooling="mean", position=None), attention=True)
+    image, shared = keras.Input((32, 32, 3)), tiny()
+    siamese = keras.Model(image, keras.Sequential([shared])(image) + shared(image * 0.5))
+    with pytest.raises(ValueError, match="runs its ViT 2 times.*attention=False"):
+        Plan.of(siamese, attention=True)
+    assert Plan.of(siamese).attention == 0
     with pytest.raises(ValueError, match="top must be"):
         Plan.of(tiny(), top=0)
     for dtype in ("bfloat16", "float64"):

@@ -6,6 +6,7 @@ import io
 import json
 import tarfile
 
+import keras
 import numpy as np
 import pytest
 from export_cases import CASES, tiny
@@ -176,6 +177,19 @@ def test_pictures_are_resized_and_seen_as_in_python(tmp_path, made_up, opened, i
         assert tab.evaluate("attention.box") == (pytest.approx(box) if crop else [0, 0, 1, 1])
 
 
+def test_a_model_of_one_size_that_crops_itself(tmp_path, made_up, opened):
+    inside = preprocess.Preprocessing(image_size=32, crop=0.5)
+    model = keras.Sequential([keras.Input((48, 64, 3)), preprocess.Preprocess(inside), tiny()])
+    tab = opened(written(Plan.of(model, attention=True), tmp_path / "a.html"))
+    score = np.full((1, 2, 5, 5), 0.2).ravel().tolist()
+    tab.evaluate(f"window.outputs = {{probabilities: [[0.1, 0.7, 0.2], [1, 3]], attention_0: [{score}, [1, 2, 5, 5]]}}")
+    Image.fromarray(picture(90, 61)).save(tmp_path / "a.png")
+    assert answer(tab, tmp_path / "a.png").shape == (48, 64, 3)
+    (height, width), (top, left) = inside.geometry((48, 64), (32, 32))
+    assert tab.evaluate("attention.grid") == [2, 2]
+    assert tab.evaluate("attention.box") == pytest.approx([top / height, left / width, 32 / height, 32 / width])
+
+
 @pytest.mark.parametrize(
     ("task", "names", "values", "shown"),
     [
@@ -247,8 +261,11 @@ def test_a_page_has_attention_unless_told(tmp_path, made_up, monkeypatch):
     assert "The page was not run: " in str(found) and "in onnxruntime instead" in str(found)
     without = vit_keras.export(tiny(), tmp_path / "b.html", attention=False, check=False)
     assert without.metadata["outputs"][-1] == "features"
-    mixer = vit_keras.export(CASES["mixer"](), tmp_path / "b.html", check=False)
-    assert mixer.metadata["outputs"][-1] == "features"
+    image, shared = keras.Input((32, 32, 3)), tiny(include_top=False)
+    siamese = keras.Model(image, keras.layers.Dense(3)(shared(image) + shared(image * 0.5)))
+    for model in (CASES["mixer"](), siamese):
+        found = vit_keras.export(model, tmp_path / "b.html", check=False)
+        assert found.metadata["outputs"][-1] == "features"
 
 
 def test_a_page_takes_pictures(tmp_path, made_up, monkeypatch):

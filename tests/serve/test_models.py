@@ -109,6 +109,38 @@ def test_the_server_shows_the_attention_that_the_output_is_read_from(size, patch
     assert np.shape(found["layers"]) == (2, 2, np.prod(found["grid"]))
 
 
+@pytest.mark.parametrize(
+    ("size", "reaches"), [((None, None), (50, 70)), ((48, 64), (48, 64))], ids=["any size", "one size"]
+)
+@pytest.mark.parametrize("mode", ["center", "squash"])
+def test_the_server_shows_attention_where_the_model_crops_itself(size, reaches, mode):
+    inside = CROPPED.replace(crop=0.5, crop_mode=mode)
+    tiny = vit.build_model(32, 8, 1, 32, 2, "tiny", 64, classes=3)
+    with serve.running(keras.Sequential([keras.Input((*size, 3)), vit_keras.preprocess.Preprocess(inside), tiny])) as a:
+        found = ask(a, "/predict?attention=1", encoded(random_picture(50, 70)))[2]["attention"]
+    (height, width), (top, left) = inside.geometry(reaches, (32, 32))
+    assert found["grid"] == [4, 4]
+    np.testing.assert_allclose(found["box"], [top / height, left / width, 32 / height, 32 / width])  # shares as sent
+
+
+def test_a_model_that_runs_its_vit_twice_is_served():
+    image = keras.Input((32, 32, 3))
+    tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=3, include_top=False)
+    model = keras.Model(image, keras.layers.Dense(3)(tiny(image) + tiny(image * 0.5)))
+    with serve.running(model) as address:
+        answer = ask(address, "/predict?attention=1", encoded(random_picture(50, 70)))[2]
+    assert len(answer["predictions"]) == 3 and answer["attention"] is None
+
+
+def test_small_probabilities_are_told_apart():
+    model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=3)
+    model.get_layer("head").set_weights([np.zeros((16, 3)), np.array([0.0, -15.0, -18.0])])
+    with serve.running(model) as address:
+        found = ask(address, "/predict", encoded(random_picture(50, 70)))[2]["predictions"]
+    expected = np.exp([0.0, -15.0, -18.0]) / np.exp([0.0, -15.0, -18.0]).sum()
+    np.testing.assert_allclose([each["probability"] for each in found], expected, rtol=1e-5)  # six digits of float32
+
+
 def test_a_name_of_digits_is_kept():
     with serve.running(vit.build_model(32, 16, 1, 16, 2, "1.10", 32, classes=3)) as address:
         assert ask(address, "/predict", encoded(random_picture(50, 70)))[2]["model"] == "1.10"

@@ -14,7 +14,7 @@ from ..backend.keras_internals import flat_layers, kept, origin
 from .outputs import outputs_of
 from .parts import blocks, checked, final_norm, find_vit, learner, prefix_names
 
-__all__ = ["pooling", "readout"]
+__all__ = ["pooling", "readout", "runs"]
 
 
 def readout(model: keras.Model) -> list[slice]:
@@ -63,6 +63,33 @@ def pooling(model: keras.Model) -> keras.Model | None:
     with contextlib.suppress(ValueError):  # without a graph
         return kept(model, ("pooling", id(outputs_of(model)[0])), lambda: _behind(last, model))
     return None
+
+
+def runs(model: keras.Model) -> int:
+    """Return how many times a model runs its ViT for a batch of images: 2 if it is siamese. Without a graph, 1.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+        >>> image = keras.Input((32, 32, 3))
+        >>> runs(tiny), runs(keras.Model(image, tiny(image) - tiny(0.5 * image)))
+        (1, 2)
+    """
+    vit, counted, seen = find_vit(model), 0, set()
+    waiting: list[Any] = []
+    if model is not vit:
+        with contextlib.suppress(ValueError):  # without a graph
+            waiting = outputs_of(model)
+    while waiting:
+        tensor = waiting.pop()
+        operation, inputs = origin(tensor)
+        call = (id(operation), *map(id, inputs))
+        if call not in seen:
+            seen.add(call)
+            waiting += inputs
+            if _holds(operation, vit):
+                counted += runs(operation) if isinstance(operation, keras.Model) else 1
+    return counted or 1
 
 
 def _behind(last: keras.layers.Layer, model: keras.Model, whole: bool = False) -> keras.Model | None:

@@ -59,7 +59,7 @@ def export(
         calibration: About thirty typical images for `quantize="int8"` in ONNX and OpenVINO files, as paths, arrays or a
             folder. They show which channels are large, which makes the file more accurate at the same size and speed.
         attention: Whether the file also returns the attention of every block. `None` means only a web page, which draws
-            it, if the model has attention.
+            it, if the model has attention and runs its ViT once.
         check: Images for the comparison: `True` for generated ones; paths, arrays or a folder; `False` or `None` for no
             comparison. For other than 1 or 3 channels: uint8 arrays `(height, width, channels)`.
 
@@ -86,6 +86,7 @@ def export(
     from .._internal.atomic import naming, put_together, workspace
     from .._internal.validate import expanded, path_text
     from ..anatomy.parts import learner
+    from ..anatomy.pooling import runs
     from .calibration import calibrated
     from .other_backend import write_in_its_backend
     from .pictures import check_pictures
@@ -115,7 +116,7 @@ def export(
         )
     model = learner(model)
     if attention is None:
-        attention = kind.shows_attention and anatomy.has_attention(model)
+        attention = kind.shows_attention and anatomy.has_attention(model) and runs(model) == 1
     plan = Plan.of(model, preprocessing=preprocessing, labels=labels, top=top, attention=attention, quantize=quantize)
     pictures = check_pictures(plan, check) if checked else []
     if calibration is not None:

@@ -17,6 +17,7 @@ from keras import ops
 from .. import __version__, anatomy, layers
 from .. import labels as known_labels
 from .._internal.validate import positive_integer
+from ..anatomy.pooling import runs
 from ..backend import compiled
 from ..backend.keras_internals import INPUT_DTYPE, flat_layers
 from ..checkpoints.describe import cached_as
@@ -131,6 +132,11 @@ class Plan:
         blocks = anatomy.blocks(vit)
         if attention and not anatomy.has_attention(model):
             raise ValueError(f"The model {model.name!r} has no attention to return. Pass attention=False.")
+        if attention and (count_of_runs := runs(model)) > 1:
+            raise ValueError(
+                f"The model {model.name!r} runs its ViT {count_of_runs} times for an image, and attention=True returns "
+                "the attention of one run. Pass attention=False."
+            )
         return cls(
             model=model,
             input_shape=(None, height, width, channels),  # a batch of any size, whatever the model is used with
@@ -236,24 +242,31 @@ class Plan:
 
     @property
     def resizing(self) -> Preprocessing | None:
-        """What resizes images on their way to the ViT, in the file or inside the model; `None` if nothing does."""
-        inside = (layer.preprocessing for layer in flat_layers(self.model) if isinstance(layer, Preprocess))
-        return next((each for each in (self.preprocessing, *inside) if each is not None and each.image_size), None)
+        """What resizes images last on their way to the ViT, in the model or in the file; `None` if nothing does."""
+        inside = [layer.preprocessing for layer in flat_layers(self.model) if isinstance(layer, Preprocess)]
+        found = [each for each in (self.preprocessing, *inside) if each is not None and each.image_size]
+        return found[-1] if found else None
 
     def patches(self) -> dict[str, Any]:
-        """Return what tells the patches of an image from the other tokens, as plain JSON.
+        """Return what tells the patches of an image from the other tokens, and what the ViT sees, as plain JSON.
 
         Returns:
-            `size`, the `(height, width)` of the images at the ViT, or `None` for any; `stride`, the pixels between
-            patches; `prefix`, how many tokens come before the patches; `readout`, see `anatomy.readout`.
+            `size`, the `(height, width)` of the images at the ViT, or `None` for any; `crop` and `crop_mode` of what
+            resizes them to it, and `resized`, the `(height, width)` in which they come to that, or `None` for their
+            own; `stride`, the pixels between patches; `prefix`, how many tokens come before the patches; `readout`,
+            see `anatomy.readout`.
 
         Raises:
             ValueError: See `anatomy.patch_stride`.
         """
-        vit = anatomy.find_vit(self.model)
-        size = anatomy.native_size(vit) if self.resizing is None else self.resizing.image_size
+        vit, last = anatomy.find_vit(self.model), self.resizing
+        any_size = None in anatomy.image_shape(vit)[1:3]
+        size = last.image_size if last is not None and any_size else anatomy.native_size(vit)
         return {
             "size": size,
+            "crop": None if last is None else last.crop,
+            "crop_mode": None if last is None else last.crop_mode,
+            "resized": None if last is self.preprocessing else self.image_size,
             "stride": anatomy.patch_stride(vit, size),
             "prefix": len(anatomy.prefix_names(vit)),
             "readout": [[part.start, part.stop] for part in anatomy.readout(self.model)],

@@ -111,12 +111,12 @@ function patches(count, [height, width]) {
   return null;
 }
 
-/** Return the size to which an image is resized, and the window of it that the model sees, as `Preprocessing.geometry` does. */
-function geometry(height, width) {
-  const [down, across] = about.size, half = (rest) => Math.floor(rest / 2) + (rest % 2) * (Math.floor(rest / 2) % 2);
-  if (about.crop === null) return { h: down, w: across, top: 0, left: 0 };
-  let [h, w] = about.size.map((side) => Math.floor(side / about.crop));
-  if (about.crop_mode === "center") {
+/** Return the size to which an image is resized, and the window of it that is kept, as `Preprocessing.geometry` does. */
+function geometry({ size, crop, crop_mode }, [height, width]) {
+  const [down, across] = size, half = (rest) => Math.floor(rest / 2) + (rest % 2) * (Math.floor(rest / 2) % 2);
+  if (crop === null) return { h: down, w: across, top: 0, left: 0 };
+  let [h, w] = size.map((side) => Math.floor(side / crop));
+  if (crop_mode === "center") {
     const other = h === w ? [(h * height) / width, (w * width) / height] : [(2 * w * height + width) / (2 * width), (2 * h * width + height) / (2 * height)];
     [h, w] = [Math.max(h, Math.floor(other[0])), Math.max(w, Math.floor(other[1]))];
   }
@@ -126,7 +126,7 @@ function geometry(height, width) {
 /** Return the part of an image that the model sees: top, left, height and width as shares. */
 function box(height, width) {
   if (!about.size) return [0, 0, 1, 1];
-  const { h, w, top, left } = geometry(height, width);
+  const { h, w, top, left } = geometry(about, about.resized ?? [height, width]);
   return [top / h, left / w, about.size[0] / h, about.size[1] / w];
 }
 
@@ -142,8 +142,8 @@ const KERNELS = {
 
 /** Resize images as Pillow does: across, rounded to whole gray levels, then down. `bilinear` is rounded at the end alone. */
 function resized(pixels, [batch, height, width]) {
-  if (!(about.interpolation in KERNELS)) return [pixels, [batch, height, width, 3]];
-  const { h, w } = geometry(height, width), Between = about.interpolation === "bilinear" ? Float32Array : Uint8ClampedArray;
+  if (!(about.first?.interpolation in KERNELS)) return [pixels, [batch, height, width, 3]];
+  const { h, w } = geometry(about.first, [height, width]), Between = about.first.interpolation === "bilinear" ? Float32Array : Uint8ClampedArray;
   const across = along(pixels, batch * height, width, 3, w, Between);
   return [new Uint8Array(along(across, batch, height, 3 * w, h, Uint8ClampedArray).buffer), [batch, h, w, 3]];
 }
@@ -152,7 +152,7 @@ function resized(pixels, [batch, height, width]) {
 function along(array, outer, source, inner, target, Type) {
   if (source === target) return Type === array.constructor ? array : Type.from(array);
   const result = new Type(outer * target * inner), cells = taps(source, target);
-  const halvesUp = about.interpolation !== "bilinear"; // Pillow; NumPy, and JavaScript by itself, to even numbers
+  const halvesUp = about.first.interpolation !== "bilinear"; // Pillow; NumPy, and JavaScript by itself, to even numbers
   for (let o = 0, to = 0; o < outer; o++) {
     for (const { first, weights } of cells) {
       for (let c = 0; c < inner; c++) {
@@ -167,7 +167,7 @@ function along(array, outer, source, inner, target, Type) {
 
 /** Return the old cells that each new cell is made of: the first, and the weights, as `resampling_matrix` does. */
 function taps(source, target) {
-  const [radius, kernel] = KERNELS[about.interpolation], antialias = about.interpolation !== "bilinear";
+  const [radius, kernel] = KERNELS[about.first.interpolation], antialias = about.first.interpolation !== "bilinear";
   const scale = antialias ? Math.max(1, source / target) : 1;
   return Array.from({ length: target }, (_, i) => {
     let center = ((i + 0.5) * source) / target - 0.5;

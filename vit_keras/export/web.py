@@ -120,14 +120,12 @@ def _as_module(script: str) -> str:
 
 def _about(plan: Plan, preprocessing: Preprocessing) -> dict[Any, Any]:
     """Return the settings of a model that the page needs to show its outputs."""
-    sized = plan.resizing
+    first = {"size": preprocessing.image_size, "crop": preprocessing.crop, "crop_mode": preprocessing.crop_mode}
     return {
         "task": anatomy.task(plan.model),
         "labels": plan.labels,
         "top": plan.top,
-        "crop": None if sized is None else sized.crop,
-        "crop_mode": None if sized is None else sized.crop_mode,
-        "interpolation": preprocessing.interpolation if preprocessing.image_size else None,
+        "first": {**first, "interpolation": preprocessing.interpolation} if preprocessing.image_size else None,
         **plan.patches(),
     }
 

@@ -335,7 +335,7 @@ def _result(name: str, values: np.ndarray, engine: Engine, top: int) -> dict[str
 def _predictions(scores: np.ndarray, labels: Sequence[str] | None, top: int) -> list[dict[str, Any]]:
     best = np.argsort(-scores, kind="stable")[:top]
     return [
-        {"class": int(n), "label": labels[n] if labels else f"class {n}", "probability": round(float(scores[n]), 6)}
+        {"class": int(n), "label": labels[n] if labels else f"class {n}", "probability": float(f"{scores[n]:.6g}")}
         for n in best
     ]
 

@@ -141,7 +141,7 @@ def attention_maps(
     recording = Recording((), grid, names, blocks, (1, 1), start, head_fusion="mean", attention=fused)
     return {
         "grid": list(grid),
-        "box": _box(picture, preprocessing),
+        "box": _box(picture, preprocessing, patches or {}),
         "rollout": _rounded(attention_rollout(recording)[0]),
         "layers": [[_rounded(head) for head in layer] for layer in rows],
     }
@@ -166,7 +166,11 @@ def _known_grid(tokens: int, size: Sequence[int], patches: Mapping[str, Any]) ->
     return None
 
 
-def _box(picture: tuple[int, int], preprocessing: Preprocessing | None) -> list[float]:
+def _box(picture: tuple[int, int], preprocessing: Preprocessing | None, patches: Mapping[str, Any]) -> list[float]:
+    if patches.get("size") and "crop" in patches:  # files of earlier versions do not tell how a model crops itself
+        size, crop, mode = patches["size"], patches["crop"], patches["crop_mode"]
+        preprocessing = Preprocessing(image_size=size, crop=crop, crop_mode=mode or "center")
+        picture = patches["resized"] or picture
     if preprocessing is None or preprocessing.image_size is None:
         return [0.0, 0.0, 1.0, 1.0]
     (height, width), (top, left) = preprocessing.geometry(picture, preprocessing.image_size)
