@@ -336,6 +336,52 @@ def test_rates_are_set_on_the_blocks_that_there_are():
 # Training
 
 
+@pytest.mark.parametrize("counts", [[40, 40], [48, 2]])
+def test_a_first_batch_of_one_class_warns_unless_it_is_likely_by_chance(counts, recwarn):
+    """Of 48 images and 2, the first 32 are of one class in an eighth of all orders."""
+    y = np.repeat([0, 1], counts)
+    training.check(dense(2), (RNG.normal(size=(len(y), 4)), y))
+    told = any("Is the dataset shuffled" in str(each.message) for each in recwarn)
+    assert told is (counts[0] == 40)
+
+
+def test_an_average_is_taken_from_the_file_of_a_checkpoint(tmp_path):
+    """`ModelCheckpoint` keeps the weights of the last step; to 1e-7, as the average is copied."""
+    (x, y), known = points(), recipe("probe", ema=0.5, learning_rate=0.1)
+    model = dense()
+    known.compile(model)
+    path = tmp_path / "last.keras"
+    model.fit(x, y, batch_size=2, verbose=0, callbacks=[*known.callbacks, keras.callbacks.ModelCheckpoint(path)])
+    opened = keras.saving.load_model(path)
+    assert np.abs(opened.get_weights()[0] - model.get_weights()[0]).max() > 1e-4
+    opened.optimizer.finalize_variable_values(opened.trainable_variables)
+    np.testing.assert_allclose(opened.get_weights()[0], model.get_weights()[0], rtol=0, atol=1e-7)
+
+
+def test_a_model_whose_kernels_are_quantized_warns():
+    model = tiny()
+    model.quantize("int8")
+    with pytest.warns(UserWarning, match=r"\(int8\) and cannot be trained.* recipe\('lora'\)"):
+        recipe("finetune").compile(model)
+
+
+@pytest.mark.compiles_long
+def test_other_weights_than_those_that_were_compiled_are_not_trained():
+    """Keras' own error prints a kernel; on JAX, it came within the first step."""
+    model, probe, y = tiny(), recipe("probe"), np.arange(4) % 3
+    x = RNG.uniform(-1, 1, (4, 16, 16, 3)).astype("float32")
+    probe.compile(model)
+    model.fit(x, y, verbose=0, callbacks=probe.callbacks)
+    before = model.get_weights()
+    train_only(model, "all")
+    with pytest.raises(ValueError, match=r"'tiny' trains other weights .* Compile it again"):
+        model.fit(x, y, verbose=0, callbacks=probe.callbacks)
+    for one, other in zip(before, model.get_weights()):
+        np.testing.assert_array_equal(one, other)
+    probe.compile(model)
+    model.fit(x, y, verbose=0, callbacks=probe.callbacks)
+
+
 @pytest.mark.core
 def test_the_schedule_ends_with_fit_and_starts_again_with_the_next():
     model, (x, y), rates = dense(), points(), Rates()
@@ -566,7 +612,13 @@ def test_half_precision_scales_its_loss_and_ends_its_schedule():
 
 
 @pytest.mark.parametrize(
-    "wrap", [lambda m: m, lambda m: keras.Sequential([m]), lambda m: training.Distillation(m, tiny())]
+    "wrap",
+    [
+        lambda m: m,
+        lambda m: keras.Sequential([m]),
+        lambda m: training.Distillation(m, tiny()),
+        lambda m: keras.Model(m.inputs, keras.layers.Dense(5)(m.layers[-2].output)),
+    ],
 )
 def test_the_rate_follows_the_width_of_the_model(wrap):
     """In inverse proportion between 192 and 768: what the paper's Ti, S, B and L have is 192, 384, 768 and 1024."""

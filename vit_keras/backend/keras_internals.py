@@ -95,6 +95,11 @@ def index_of(optimizer: keras.optimizers.Optimizer, variable: Any) -> int:
     return optimizer._get_variable_index(variable)
 
 
+def variables_of(optimizer: keras.optimizers.Optimizer) -> list[Any]:
+    """Return the variables that an optimizer was built with, which it updates."""
+    return optimizer._trainable_variables
+
+
 def moments(optimizer: keras.optimizers.Adam, index: int) -> tuple[Any, Any]:
     """Return the variables of the first and the second moment that Adam keeps for a variable of this number."""
     return optimizer._momentums[index], optimizer._velocities[index]

@@ -11,7 +11,7 @@ from keras import ops
 
 from .optimizers import NO_HORIZON, Layerwise
 
-__all__ = ["Horizon", "Reseed", "check_horizon_before_training"]
+__all__ = ["Horizon", "Reseed", "check_before_training"]
 
 
 class Horizon(keras.callbacks.Callback):
@@ -29,7 +29,7 @@ class Horizon(keras.callbacks.Callback):
         optimizer = self._optimizer()
         if optimizer is not None:
             optimizer.awaits_horizon = True
-            check_horizon_before_training(self.model)  # a model from a file has lost it
+            check_before_training(self.model)  # a model from a file has lost it
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._begun = False
@@ -57,12 +57,12 @@ class Horizon(keras.callbacks.Callback):
         return _layerwise(self.model)
 
 
-def check_horizon_before_training(model: keras.Model) -> None:
-    """Make `fit` and `train_on_batch` raise a `ValueError` where the schedule will not know its number of steps.
+def check_before_training(model: keras.Model) -> None:
+    """Make `fit` and `train_on_batch` raise a `ValueError` where a step of the optimizer would fail.
 
-    The schedule itself can raise only inside the compiled step. On JAX that is too late: Keras has moved the values
-    out of the model's variables by then, and loses them. `make_train_function` is the last that `fit` calls before
-    callbacks and steps.
+    The schedule may not know its number of steps, or other variables than before may be trained. The optimizer itself
+    can raise only inside the compiled step. On JAX that is too late: Keras has moved the values out of the model's
+    variables by then, and loses them. `make_train_function` is the last that `fit` calls before callbacks and steps.
 
     Args:
         model: A compiled model. It is changed.
@@ -74,6 +74,11 @@ def check_horizon_before_training(model: keras.Model) -> None:
         optimizer = _layerwise(model)
         if optimizer is not None and not optimizer.can_start:
             raise ValueError(NO_HORIZON)
+        if optimizer is not None and optimizer.built and not optimizer.can_update(model.trainable_variables):
+            raise ValueError(
+                f"{model.name!r} trains other weights than when it was compiled: layers were frozen, unfrozen or "
+                "replaced, or adapters were merged. Compile it again: recipe.compile(model, data)."
+            )
         return make(model, *args, **kwargs)
 
     model.make_train_function = make_train_function

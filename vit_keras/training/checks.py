@@ -9,7 +9,7 @@ import numpy as np
 
 from .._internal.validate import as_array, see
 from .._internal.warn import warn_caller
-from ..anatomy import find_vit, input_range, last_activation, outputs_of, preprocessing_of
+from ..anatomy import dense_layers, find_vit, input_range, last_activation, outputs_of, preprocessing_of
 from ..anatomy import task as task_of
 from ..anatomy.inputs import check_batch
 from ..preprocess.pixels import is_plausible_range
@@ -220,6 +220,17 @@ def _check_shares(labels: np.ndarray) -> None:
         )
 
 
+def warn_of_quantized_kernels(model: keras.Model) -> None:
+    """Warn if quantized kernels are in the layers that are trained: Keras trains the biases of these alone."""
+    trained = [layer for layer in dense_layers(model) if layer.trainable_variables]
+    modes = {str(getattr(layer, "quantization_mode", None)) for layer in trained} - {"None", "float8"}
+    if modes:
+        warn_caller(
+            f"{model.name!r} has kernels that are quantized ({', '.join(sorted(modes))}) and cannot be trained. Only "
+            "biases and other layers are. Train before you quantize, or train adapters: recipe('lora')."
+        )
+
+
 UNBALANCED = "The largest class has"
 """The beginning of the warning about unbalanced classes."""
 
@@ -233,7 +244,9 @@ def _counts(labels: np.ndarray) -> np.ndarray:
 
 def _check_classes(first: np.ndarray, counts: np.ndarray | None) -> None:
     """Warn if the first batch has a single class, or if the dataset, where its counts are known, is very unbalanced."""
-    if len(first) >= 16 and np.count_nonzero(_counts(first)) == 1 and (counts is None or np.count_nonzero(counts) > 1):
+    # Where the counts are known, a batch of one class may be chance: of 48 images and 2, half of the batches of 16 are.
+    by_chance = 0.0 if counts is None else float((counts / max(counts.sum(), 1)).max()) ** len(first)
+    if len(first) >= 16 and np.count_nonzero(_counts(first)) == 1 and by_chance < 0.001:
         warn_caller(
             f"All {len(first)} images of the first batch are of one class. Is the dataset shuffled?"
             f"{see('loss-does-not-move')}"

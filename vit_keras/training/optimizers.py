@@ -20,7 +20,7 @@ from .._internal.validate import is_number, one_of
 from .._internal.warn import renamed_arguments, warn_caller
 from ..backend import replicas, updates
 from ..backend.guarded import have_values
-from ..backend.keras_internals import batches_seen, index_of, rate_or_schedule
+from ..backend.keras_internals import batches_seen, index_of, rate_or_schedule, variables_of
 
 __all__ = ["LayerwiseAdamW", "LayerwiseLamb", "LayerwiseSGD", "WarmupDecay", "depths", "is_decayed"]
 
@@ -267,6 +267,12 @@ class Layerwise(_Optimizer):
         if self.awaits_horizon or schedule is None or schedule.steps is not None:
             return True
         return self.has_horizon and (schedule.decay == "constant" or schedule.final > 0 or self._has_steps_left())
+
+    def can_update(self, variables: Sequence[Any]) -> bool:
+        """Return whether a built optimizer can update these variables: all of its own on JAX, or else some of them."""
+        known = {id(variable) for variable in variables_of(self)}
+        given = {id(variable) for variable in variables}
+        return given == known if keras.backend.backend() == "jax" else given <= known
 
     def _has_steps_left(self):
         return int(ops.convert_to_numpy(batches_seen(self))) < int(ops.convert_to_numpy(self.span).sum())

@@ -33,8 +33,8 @@ from .._internal.warn import renamed_arguments
 from ..backend import replicas
 from ..backend.keras_internals import policy_of
 from . import lora as low_rank
-from .callbacks import Horizon, Reseed, check_horizon_before_training
-from .checks import check, ensure_built, first_batch
+from .callbacks import Horizon, Reseed, check_before_training
+from .checks import check, ensure_built, first_batch, warn_of_quantized_kernels
 from .data.augment import Augmentation
 from .data.names import name_learner
 from .distill import Distillation
@@ -302,7 +302,7 @@ class Recipe:
         if options.get("auto_scale_loss", True) and policy_of(model).name == "mixed_float16":
             optimizer = keras.optimizers.LossScaleOptimizer(optimizer, name="loss_scale_optimizer")  # as Keras does
         model.compile(optimizer=optimizer, loss=loss, metrics=metrics or None, **options)
-        check_horizon_before_training(model)
+        check_before_training(model)
 
     def _look_at(self, model, data, loss, batch_size):
         if hasattr(data, "__next__"):  # a batch that is taken from it is lost
@@ -312,8 +312,7 @@ class Recipe:
         ensure_built(model, inputs)
         name_learner(model, data)  # the loss depends on the task
         check(model, data, loss=loss)
-        if not isinstance(data, tuple):
-            batch_size = batch_size or len(keras.tree.flatten(inputs)[0])
+        batch_size = batch_size if isinstance(data, tuple) else batch_size or len(keras.tree.flatten(inputs)[0])
         return batch_size, labels if labels is None or isinstance(labels, (dict, list, tuple)) else as_array(labels)
 
     def for_model(self, model: keras.Model, task: str | None = None) -> Recipe:
@@ -333,7 +332,8 @@ class Recipe:
             return self
         hidden_size = None
         with contextlib.suppress(ValueError):
-            hidden_size = getattr(getattr(anatomy.find_vit(model), "config", None), "hidden_size", None)
+            blocks = anatomy.blocks(anatomy.find_vit(model))  # `keras.Model(vit.inputs, …)` has no configuration
+            hidden_size = next((each.shape[-1] for block in blocks for each in block.layernorm1.variables), None)
             task = task or anatomy.task(anatomy.learner(model))
         return dataclasses.replace(self, learning_rate=rate_for(hidden_size, task or "single"))
 
@@ -412,6 +412,7 @@ class Recipe:
             low_rank.add_lora(model, self.lora, self.lora_projections)
         elif self.train is not None and not (own_loss and anatomy.learner(model) is model and self.train == "all"):
             train_only(model, self.train)  # what another model with a loss of its own has frozen stays so
+            warn_of_quantized_kernels(model)
 
     @property
     def callbacks(self) -> list[keras.callbacks.Callback]:
