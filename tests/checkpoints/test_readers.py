@@ -216,6 +216,17 @@ def peak(function, *arguments):
 # --- what is no file of weights ----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("names", "held"),
+    [((), "nothing"), (("flax_model.msgpack", "config.json"), "config.json, flax_model.msgpack"), ("fedcba", "e, …")],
+)
+def test_a_folder_without_weights_is_described(names, held, tmp_path):
+    for name in names:
+        (tmp_path / name).touch()
+    with pytest.raises(FileNotFoundError, match=rf"{held}\. Supported formats: NumPy"):
+        open_weights(tmp_path)
+
+
 def a_zip(**members):
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:

@@ -124,7 +124,11 @@ def _in_folder(folder: Path) -> Path:
         raise ValueError(f"{folder} holds several files of weights. Pass the path of one: {names}.")
     if os.path.isfile(folder / "saved_model.pb"):
         raise ValueError(_exported(folder))
-    raise FileNotFoundError(f"There is no file of weights in the folder {folder}.")
+    names = sorted(p.name for p in folder.iterdir())
+    held = ", ".join(names[:5] + ["…"] * (len(names) > 5)) or "nothing"
+    raise FileNotFoundError(
+        f"There is no file of weights in the folder {folder}. It holds: {held}. Supported formats: {_FORMATS}."
+    )
 
 
 def _exported(path: Path) -> str:
