@@ -15,6 +15,7 @@ from support import uncompiled
 
 from vit_keras import training, vit
 from vit_keras.cli import main, predicting
+from vit_keras.opening import open_model
 
 pytestmark = pytest.mark.any_backend
 ORDER = ["one.png", "f/a.jpg", "f/b/c/q.webp", "f/z.png"]
@@ -137,9 +138,11 @@ def test_a_link_to_nothing_is_a_damaged_image_and_a_link_to_a_folder_is_followed
 def test_a_new_head_is_warned_of(model, capsys):
     model[0].save_weights("four.weights.h5")
     known = ["--weights", "four.weights.h5", "--set", "num_heads=2"]
-    assert "not trained" not in run(capsys, "one.png", *known).err
+    assert "untrained" not in run(capsys, "one.png", *known).err
     error = run(capsys, "one.png", *known, "--set", "classes=3").err
-    assert "warning: head/kernel, head/bias: not in four.weights.h5, and not trained." in error
+    report = open_model("four.weights.h5", num_heads=2, classes=3).load_report
+    assert report.lack.startswith("head/kernel, head/bias: not in four.weights.h5, and left as they were (untrained")
+    assert f"warning: {report.lack}." in error and report.lack in str(report)
 
 
 @pytest.mark.parametrize(

@@ -117,8 +117,8 @@ def open_with_options(options: argparse.Namespace) -> Any:
     settings = loading(options)
     if not is_saved_model(options.model):
         model = as_model(options.model, weights=options.weights, **settings)
-        if (report := getattr(model, "load_report", None)) and report.fresh:
-            complain(f"warning: {', '.join(report.fresh)}: not in {report.source}, and not trained.")
+        if (report := getattr(model, "load_report", None)) and report.lack:
+            complain(f"warning: {report.lack}.")
         return model
     if options.weights is not None:
         raise ValueError(f"{options.model} is a saved model, which has its weights. Remove --weights.")
