@@ -135,6 +135,16 @@ def test_a_link_to_nothing_is_a_damaged_image_and_a_link_to_a_folder_is_followed
     assert "Could not find image or folder: linked/nothing.png" in output.err
 
 
+@pytest.mark.parametrize(("command", "file"), [("attention", "map.png"), ("explore", "page.html")])
+def test_commands_that_draw_leave_damaged_images_out_unless_asked_otherwise(command, file, model, capsys):
+    line = ["f/bad.png", "one.png", "--model", model[1], "-o", f"drawn/{file}"]
+    assert main([command, *line]) == 0
+    assert "1 damaged image is left out: 'f/bad.png'." in capsys.readouterr().err
+    assert os.listdir("drawn") == ["map-2.png" if command == "attention" else file]  # by their places, as predict does
+    assert main([command, *line, "--errors", "raise"]) == 1
+    assert "--errors skip" in capsys.readouterr().err
+
+
 def test_a_new_head_is_warned_of(model, capsys):
     model[0].save_weights("four.weights.h5")
     known = ["--weights", "four.weights.h5", "--set", "num_heads=2"]

@@ -18,6 +18,7 @@ from ..checkpoints.checkpoint import megabytes
 from ..labels import class_named
 from ..opening import as_model, is_saved_model
 from ..preprocess.images import read
+from ..training.data.decoding import report_damaged
 from ..training.embeddings.batches import files_in
 from ..visualize.attention import all_maps, attention_map, check_arguments
 from ..visualize.explore import explorer
@@ -33,18 +34,17 @@ _KEPT = 256 << 20  # bytes of images in memory at one time: a folder of photogra
 
 def attention(options: argparse.Namespace) -> None:
     """Draw an attention map of each image, or all kinds of maps in one figure."""
-    options.images = files_of(options.images)
+    files = files_of(options.images)
     output = expanded(options.output)
     _check_attention(options, output)
-    pictures = _Pictures(options.images)
-    count = len(pictures)
-    paths = [output if options.all_methods else numbered(output, n, count) for n in range(1, count + 1)]
-    check_output(paths, options.images)
+    pictures = _Pictures(files, options.errors)
+    paths = [output if options.all_methods else numbered(output, n, len(files)) for n in pictures.numbers]
+    check_output(paths, files)
     model = open_with_options(options)
     method = options.method or ("rollout" if options.target is None else "relevance")
     target = _target(model, options.target)
     if options.all_methods:
-        _draw_all_methods(model, pictures, options.images, target, output)
+        _draw_all_methods(model, pictures, target, output)
         return
     style = options.style or "overlay"
     check_arguments(method, target, style, {})
@@ -54,7 +54,7 @@ def attention(options: argparse.Namespace) -> None:
             f"--method {method} needs a classifier, and the model {model.name!r} is not a classifier: {lack}. "
             f"The methods without classes are {others}."
         )
-    for name, picture, path in zip(options.images, pictures, paths):
+    for (name, picture), path in zip(pictures, paths):
         print(printable(name))
         of_image = target
         if method in OF_A_CLASS:
@@ -68,16 +68,16 @@ def zero_shot(options: argparse.Namespace) -> None:
     from ..text.matching import zero_shot_classifier
     from ..text.opening import open_image_text
 
-    options.images = files_of(options.images)
-    pictures = _Pictures(options.images)
-    count, output = len(pictures), options.output and expanded(options.output)
-    paths = [numbered(output, n, count) for n in range(1, count + 1)] if output else []
+    files = files_of(options.images)
+    pictures = _Pictures(files, options.errors)
+    output = options.output and expanded(options.output)
+    paths = [numbered(output, n, len(files)) for n in pictures.numbers] if output else []
     if output:
         check_picture(output)
-    check_output(paths, options.images)
+    check_output(paths, files)
     towers = open_image_text(options.model, tokenizer=options.tokenizer or "auto", **loading(options))
     model = zero_shot_classifier(towers, options.text, options.template or "{}")
-    for number, (name, picture) in enumerate(zip(options.images, pictures)):
+    for number, (name, picture) in enumerate(pictures):
         scores = _classify(model, picture)
         print(printable(name))
         for index in (-scores).argsort(kind="stable"):
@@ -90,14 +90,14 @@ def zero_shot(options: argparse.Namespace) -> None:
 
 def explore(options: argparse.Namespace) -> None:
     """Write an interactive page of the attention in all images."""
-    options.images = files_of(options.images)
+    files = files_of(options.images)
     output = expanded(options.output)
     check_html(output)
-    check_output([output], options.images)
-    _Pictures(options.images)
+    check_output([output], files)
+    pictures = _Pictures(files, options.errors)
     model = open_with_options(options)
     target = "auto" if options.target is None else _target(model, options.target)
-    page = explorer(model, options.images, target=target, max_mb=options.max_mb)
+    page = explorer(model, pictures.names, target=target, max_mb=options.max_mb)
     with complete_in_new_folder(output) as part:
         page.save(part)
     print(f"{output}, {megabytes(output.stat().st_size)}")
@@ -173,22 +173,36 @@ def files_of(images: Sequence[str]) -> list[str]:
 
 
 class _Pictures:
-    """Images, all read before the model so that a wrong name is reported at once. Many or large ones are read again."""
+    """Images, all read before the model so that a wrong name is reported at once. Many or large ones are read again.
 
-    def __init__(self, names: Sequence[str]):
-        self.names, self._kept, left = names, {}, _KEPT
-        for name in names:
-            picture = read(name, None)
+    Attributes:
+        names: The files that could be read.
+        numbers: Their places among all that were given, from 1.
+    """
+
+    def __init__(self, files: Sequence[str], errors: str):
+        self.names: list[str] = []
+        self.numbers: list[int] = []
+        self._kept, left = {}, _KEPT
+        damaged: list[tuple[Path, str]] = []
+        for number, name in enumerate(files, start=1):
+            try:
+                picture = read(name, None)
+            except (OSError, ValueError) as error:
+                damaged.append((Path(name), str(error)))
+                if errors == "raise":
+                    break
+                continue
+            self.names.append(name)
+            self.numbers.append(number)
             left -= picture.nbytes
             if left >= 0:
                 self._kept[name] = picture
+        report_damaged(damaged, len(files), errors)
 
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
         for name in self.names:
-            yield self._kept[name] if name in self._kept else read(name, None)
+            yield name, self._kept[name] if name in self._kept else read(name, None)
 
 
 def numbered(path: Path, number: int, count: int) -> Path:
@@ -292,11 +306,9 @@ def _print_target(model, picture, target: int | str | None) -> tuple[int, str]:
 # --- a figure of all methods --------------------------------------------------------------------------------------
 
 
-def _draw_all_methods(
-    model: Any, pictures: _Pictures, names: Sequence[str], target: int | str | None, path: Path
-) -> None:
+def _draw_all_methods(model: Any, pictures: _Pictures, target: int | str | None, path: Path) -> None:
     rows = []
-    for name, picture in zip(names, pictures):
+    for name, picture in pictures:
         print(printable(name))
         title, of_image = Path(name).name, target
         if target is not None or not anatomy.lack_of_classes(model):
