@@ -145,6 +145,12 @@ def test_commands_that_draw_leave_damaged_images_out_unless_asked_otherwise(comm
     assert "--errors skip" in capsys.readouterr().err
 
 
+def test_a_model_among_the_images_is_refused_before_another_is_opened(model, capsys, monkeypatch):
+    monkeypatch.setattr(predicting, "open_with_options", lambda options: pytest.fail("a model is opened"))
+    assert main(["predict", "one.png", model[1]]) == 1
+    assert f"{model[1]} is a zip archive, not an image. Pass models by --model" in capsys.readouterr().err
+
+
 def test_a_new_head_is_warned_of(model, capsys):
     model[0].save_weights("four.weights.h5")
     known = ["--weights", "four.weights.h5", "--set", "num_heads=2"]

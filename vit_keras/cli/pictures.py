@@ -15,10 +15,12 @@ from .. import anatomy
 from .._internal.atomic import check_writable, complete
 from .._internal.validate import expanded
 from ..checkpoints.checkpoint import megabytes
+from ..checkpoints.readers.sniff import Kind, kind_of
 from ..labels import class_named
 from ..opening import as_model, is_saved_model
 from ..preprocess.images import read
 from ..training.data.decoding import report_damaged
+from ..training.data.listing import EXTENSIONS
 from ..training.embeddings.batches import files_in
 from ..visualize.attention import all_maps, attention_map, check_arguments
 from ..visualize.explore import explorer
@@ -158,18 +160,27 @@ def files_of(images: Sequence[str]) -> list[str]:
 
     Raises:
         FileNotFoundError: There is nothing at a path.
-        ValueError: A folder has no images.
+        ValueError: A folder has no images, or a file is a model or weights.
     """
     found: list[str] = []
     for name in paths_of(images):
         path = expanded(name)
         if path.is_dir():
             found += files_in(name)[0]
-        elif "://" in name or path.is_file():
+        elif "://" in name:
+            found.append(name)
+        elif path.is_file():
+            if not path.name.lower().endswith(EXTENSIONS) and (kind := kind_of(path)) in _MODELS:
+                raise ValueError(
+                    f"{name} is {kind.words}, not an image. Pass models by --model, and weights by --weights."
+                )
             found.append(name)
         else:
             raise FileNotFoundError(f"Could not find image or folder: {name}")
     return found
+
+
+_MODELS = (Kind.SAFETENSORS, Kind.ZIP, Kind.HDF5, Kind.PICKLE)
 
 
 class _Pictures:
