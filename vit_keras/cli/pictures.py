@@ -50,7 +50,7 @@ def attention(options: argparse.Namespace) -> None:
         return
     style = options.style or "overlay"
     check_arguments(method, target, style, {})
-    if method in OF_A_CLASS and (lack := anatomy.lack_of_classes(model)):
+    if method in OF_A_CLASS and (lack := anatomy.lack_of_classes(model) or embedding_of(model)):
         others = ", ".join(name for name in METHODS if name not in OF_A_CLASS)
         raise ValueError(
             f"--method {method} needs a classifier, and the model {model.name!r} is not a classifier: {lack}. "
@@ -274,6 +274,22 @@ def _classify(model, picture):
     """Return the probabilities of the classes of one image, or the numbers that the model predicts."""
     inputs = anatomy.preprocessing_of(model)(picture)
     return anatomy.predictions(model, model.predict(inputs, verbose=0))[0]
+
+
+def embedding_of(model: Any) -> str | None:
+    """Return that the outputs of a model are an embedding, as of an image tower of CLIP; `None` if they are not.
+
+    Its projection is a head without a bias, and its file names no classes.
+    """
+    report, config = getattr(model, "load_report", None), getattr(model, "config", None)
+    if report is None or config is None or not config.include_top or config.head_bias:
+        return None
+    if anatomy.class_names(model) is not None or any(name.startswith("head/") for name in report.fresh):
+        return None
+    return (
+        f"its {config.classes} outputs are an embedding, to compare with those of texts (CLIP). `vit-keras zero-shot` "
+        "classifies images by sentences, and `vit-keras embed` writes embeddings"
+    )
 
 
 def label(model: Any, scores: Any, index: int) -> str:
