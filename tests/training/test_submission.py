@@ -269,7 +269,7 @@ def test_columns_without_a_sample():
     ],
 )
 def test_what_chooses_labels_is_refused_where_none_are_written(meaning, values, given):
-    with pytest.raises(ValueError, match=rf"--{[*given][0]}\) is for models of several labels and values="):
+    with pytest.raises(ValueError, match=rf"--{next(iter(given))}\) is for models of several labels and values="):
         columns_of(SCORES, meaning, values=values, **given)
 
 

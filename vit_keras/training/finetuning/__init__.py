@@ -301,9 +301,7 @@ def _check_beside(output: Path, images: Path) -> None:
     """Raise a `ValueError` for results among the images of a folder."""
     place, root = output.resolve(), images.resolve()
     if place == root or (root in place.parents and pictures_in(root / place.relative_to(root).parts[0])):
-        raise ValueError(
-            f"{output} has images to train on. Pass a folder outside of {images} as output= (--output)."
-        )
+        raise ValueError(f"{output} has images to train on. Pass a folder outside of {images} as output= (--output).")
 
 
 def _parts(data: Labeled, source: Any, share: float, folds: int | str | None, seed: int) -> list[np.ndarray]:
