@@ -724,8 +724,6 @@ def test_images_that_cannot_reach_the_vit_as_they_do_alone_are_warned_of(layer, 
 def test_a_batch_of_a_model_without_resizing_has_its_preprocessing():
     for model in (tiny(), before(keras.layers.Rescaling(1 / 255))):
         assert anatomy.batch_preprocessing_of(model) == anatomy.preprocessing_of(model)
-    served = keras.Sequential([keras.Input((None, None, 3)), keras.layers.Resizing(32, 32), tiny()])
-    assert anatomy.batch_preprocessing_of(served, 48) == anatomy.preprocessing_of(served, 48)
 
 
 def test_why_a_model_is_not_a_classifier():
