@@ -104,7 +104,9 @@ def test_pixels_of_a_model_that_takes_any_number_of_channels():
 OUTPUTS = {
     "plain": (tiny, "logits"),
     "softmax": (lambda: tiny(activation="softmax"), "probabilities"),
+    "tanh": (lambda: tiny(activation="tanh"), None),
     "no head": (lambda: tiny(include_top=False), "features"),
+    "no head, and a representation": (lambda: tiny(include_top=False, representation_size=8), "features"),
     "a head behind": (lambda: keras.Sequential([tiny(include_top=False), keras.layers.Dense(3)]), "logits"),
     "Dropout": (lambda: keras.Sequential([tiny(), keras.layers.Dropout(0.1)]), "logits"),
     "Rescaling": (lambda: keras.Sequential([tiny(), keras.layers.Rescaling(0.5)]), "logits"),
@@ -732,6 +734,7 @@ def test_why_a_model_is_not_a_classifier():
     for each, lack in (
         (model, None),
         (Opaque(), None),
+        (tiny(activation="tanh"), None),
         (two, "it has 2 outputs"),
         (tiny(pooling=None, include_top=False), "its output has the shape (None, 5, 16)"),
         (tiny(include_top=False), "it has no head, and returns 16 features"),
