@@ -171,9 +171,11 @@ def _check_labels(
             f"The loss of {model.name!r} needs labels. Received: {method}(x) of an array alone. Pass "
             f"model.{method}{wanted}. training.MaskedAutoencoder trains without labels."
         )
-    classes = _classes_of(model, loss)
+    if (classes := _classes_of(model, loss)) is None:
+        return
     held_out = validation_data[1] if isinstance(validation_data, (tuple, list)) and len(validation_data) > 1 else None
-    for labels in (y, held_out) if classes else ():
+    both: tuple[Any, ...] = (y, held_out)
+    for labels in both:
         if concrete(labels) and getattr(labels, "is_fully_addressable", True) and tuple(labels.shape[1:]) in ((), (1,)):
             numbers = keras.ops.convert_to_numpy(labels)
             check_class_numbers(numbers[numbers != getattr(loss, "ignore_class", None)], classes)
