@@ -104,7 +104,9 @@ def test_pixels_of_a_model_that_takes_any_number_of_channels():
 OUTPUTS = {
     "plain": (tiny, "logits"),
     "softmax": (lambda: tiny(activation="softmax"), "probabilities"),
+    "tanh": (lambda: tiny(activation="tanh"), None),
     "no head": (lambda: tiny(include_top=False), "features"),
+    "no head, and a representation": (lambda: tiny(include_top=False, representation_size=8), "features"),
     "a head behind": (lambda: keras.Sequential([tiny(include_top=False), keras.layers.Dense(3)]), "logits"),
     "Dropout": (lambda: keras.Sequential([tiny(), keras.layers.Dropout(0.1)]), "logits"),
     "Rescaling": (lambda: keras.Sequential([tiny(), keras.layers.Rescaling(0.5)]), "logits"),
@@ -724,8 +726,6 @@ def test_images_that_cannot_reach_the_vit_as_they_do_alone_are_warned_of(layer, 
 def test_a_batch_of_a_model_without_resizing_has_its_preprocessing():
     for model in (tiny(), before(keras.layers.Rescaling(1 / 255))):
         assert anatomy.batch_preprocessing_of(model) == anatomy.preprocessing_of(model)
-    served = keras.Sequential([keras.Input((None, None, 3)), keras.layers.Resizing(32, 32), tiny()])
-    assert anatomy.batch_preprocessing_of(served, 48) == anatomy.preprocessing_of(served, 48)
 
 
 def test_why_a_model_is_not_a_classifier():
@@ -734,6 +734,7 @@ def test_why_a_model_is_not_a_classifier():
     for each, lack in (
         (model, None),
         (Opaque(), None),
+        (tiny(activation="tanh"), None),
         (two, "it has 2 outputs"),
         (tiny(pooling=None, include_top=False), "its output has the shape (None, 5, 16)"),
         (tiny(include_top=False), "it has no head, and returns 16 features"),

@@ -225,6 +225,29 @@ def test_labels_are_asked_for_before_the_first_step():
         model.fit(images(2), np.array([0, 1]), validation_data=(images(2),), verbose=0)
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_class_numbers_beyond_the_head_are_refused_before_the_first_step(named):
+    model, fits = tiny(), np.array([0, 1])
+    loss = "sparse_categorical_crossentropy"
+    model.compile("sgd", loss if named else keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    last = model.output_shape[-1] - 1
+    for wrong in (last + 1, -1):
+        labels = np.array([0, wrong])
+        for given in (labels, labels[:, None], keras.ops.convert_to_tensor(labels)):
+            for method in ("fit", "evaluate"):
+                with pytest.raises(ValueError, match=rf"from 0 to {last}\. Received: \[{wrong}\]"):
+                    getattr(model, method)(images(2), given, verbose=0)
+        with pytest.raises(ValueError, match=rf"Received: \[{wrong}\]"):
+            model.fit(images(2), fits, validation_data=(images(2), labels), verbose=0)
+    assert int(model.optimizer.iterations) == 0
+
+
+def test_a_loss_that_ignores_a_class_takes_its_number():
+    model = tiny()
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=255))
+    assert np.isfinite(model.fit(images(2), np.array([0, 255]), verbose=0).history["loss"][0])
+
+
 def test_a_loss_that_reads_no_labels_needs_none():
     class MeanSquare(keras.losses.Loss):
         def __call__(self, y_true, y_pred, sample_weight=None):

@@ -12,7 +12,7 @@ import numpy as np
 from ._internal.imports import moved_names
 from ._internal.validate import did_you_mean
 
-__all__ = ["CIFAR10", "TASKS", "class_named", "class_numbers", "get_imagenet_classes", "names"]
+__all__ = ["CIFAR10", "TASKS", "check_class_numbers", "class_named", "class_numbers", "get_imagenet_classes", "names"]
 
 TASKS = ("single", "multi", "regression", "ordinal")
 """What the outputs of a model mean: one class of several; labels that are independent of each other; numbers; or one
@@ -149,3 +149,22 @@ def _class_number(target: Any, labels: Sequence[str] | None) -> int:
 
 if not TYPE_CHECKING:  # a misspelled name must not pass for a moved one
     __getattr__ = moved_names(__name__)
+
+
+def check_class_numbers(labels: np.ndarray, classes: int) -> None:
+    """Raise a `ValueError` unless labels are numbers of classes of a head.
+
+    TensorFlow refuses others on processors only, in its own words, and JAX trains on them.
+
+    Args:
+        labels: Class numbers, of any shape.
+        classes: How many classes there are.
+
+    Example:
+        >>> check_class_numbers(np.array([0, 2, 7]), 3)
+        Traceback (most recent call last):
+        ValueError: Class numbers must be from 0 to 2. Received: [7]
+    """
+    wrong = labels[~np.isin(labels, np.arange(classes))]
+    if wrong.size:
+        raise ValueError(f"Class numbers must be from 0 to {classes - 1}. Received: {wrong[:3].tolist()}")

@@ -1,5 +1,6 @@
 """Files of weights: every format gives its arrays, and no file does anything else."""
 
+import gc
 import io
 import json
 import os
@@ -7,6 +8,7 @@ import pickle
 import re
 import struct
 import tracemalloc
+import warnings
 import zipfile
 
 import h5py
@@ -279,6 +281,16 @@ def test_an_exported_folder_is_named(tmp_path):
     (tmp_path / "saved_model.pb").write_bytes(b"")
     with pytest.raises(ValueError, match="looks like an exported file"):
         open_weights(tmp_path)
+
+
+def test_the_file_that_a_keras_archive_is_unpacked_to_is_closed(tmp_path):
+    keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save(tmp_path / "a.keras")
+    gc.collect()
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always", ResourceWarning)
+        open_weights(tmp_path / "a.keras")
+        gc.collect()
+    assert not [each for each in found if issubclass(each.category, ResourceWarning)]
 
 
 def test_missing(tmp_path):

@@ -15,6 +15,7 @@ from support import uncompiled
 
 from vit_keras import training, vit
 from vit_keras.cli import main, predicting
+from vit_keras.opening import open_model
 
 pytestmark = pytest.mark.any_backend
 ORDER = ["one.png", "f/a.jpg", "f/b/c/q.webp", "f/z.png"]
@@ -134,12 +135,30 @@ def test_a_link_to_nothing_is_a_damaged_image_and_a_link_to_a_folder_is_followed
     assert "Could not find image or folder: linked/nothing.png" in output.err
 
 
+@pytest.mark.parametrize(("command", "file"), [("attention", "map.png"), ("explore", "page.html")])
+def test_commands_that_draw_leave_damaged_images_out_unless_asked_otherwise(command, file, model, capsys):
+    line = ["f/bad.png", "one.png", "--model", model[1], "-o", f"drawn/{file}"]
+    assert main([command, *line]) == 0
+    assert "1 damaged image is left out: 'f/bad.png'." in capsys.readouterr().err
+    assert os.listdir("drawn") == ["map-2.png" if command == "attention" else file]  # by their places, as predict does
+    assert main([command, *line, "--errors", "raise"]) == 1
+    assert "--errors skip" in capsys.readouterr().err
+
+
+def test_a_model_among_the_images_is_refused_before_another_is_opened(model, capsys, monkeypatch):
+    monkeypatch.setattr(predicting, "open_with_options", lambda options: pytest.fail("a model is opened"))
+    assert main(["predict", "one.png", model[1]]) == 1
+    assert f"{model[1]} is a zip archive, not an image. Pass models by --model" in capsys.readouterr().err
+
+
 def test_a_new_head_is_warned_of(model, capsys):
     model[0].save_weights("four.weights.h5")
     known = ["--weights", "four.weights.h5", "--set", "num_heads=2"]
-    assert "not trained" not in run(capsys, "one.png", *known).err
+    assert "untrained" not in run(capsys, "one.png", *known).err
     error = run(capsys, "one.png", *known, "--set", "classes=3").err
-    assert "warning: head/kernel, head/bias: not in four.weights.h5, and not trained." in error
+    report = open_model("four.weights.h5", num_heads=2, classes=3).load_report
+    assert report.lack.startswith("head/kernel, head/bias: not in four.weights.h5, and left as they were (untrained")
+    assert f"warning: {report.lack}." in error and report.lack in str(report)
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,13 @@ import os
 import subprocess
 import sys
 
+import keras
 import pytest
 from support import ROOT
 
 import vit_keras
-from vit_keras import opening, training, visualize
+from vit_keras import opening, training, visualize, vit
+from vit_keras._internal.validate import KNOWN_ACTIVATIONS
 from vit_keras.cli import console, main, options, parser
 
 COMMANDS = (
@@ -67,6 +69,19 @@ def test_help_models_and_the_cost_of_a_published_size_import_no_keras():
     assert len(found) == len(COMMANDS) + 7
     for command, (length, heavy) in found.items():
         assert length > (100 if command.startswith(("models", "cost")) else 10) and not heavy, command
+
+
+def test_inspecting_a_file_with_stored_activations_imports_no_keras(tmp_path):
+    model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2, mlp_activation="relu", activation="tanh")
+    model.save(tmp_path / "tiny.keras")
+    model.save_weights(tmp_path / "tiny.weights.h5")
+    found = run_in_a_new_process(*(["inspect", str(tmp_path / name)] for name in ("tiny.keras", "tiny.weights.h5")))
+    assert all(length > 100 and not heavy for length, heavy in found.values())
+
+
+@pytest.mark.parametrize("name", KNOWN_ACTIVATIONS)
+def test_activations_that_are_known_without_keras_are_those_of_keras(name):
+    assert keras.activations.get(name).__name__ == name
 
 
 def test_a_program_that_ends_before_us_is_no_error_and_the_package_runs_as_a_program():

@@ -338,6 +338,7 @@ def test_images_of_a_request_have_a_limit(address, tiny):
         ("/predict?top=0", "POST", 400, "top is a whole number from 1"),
         ("/predict?top=x", "POST", 400, "Received: 'x'"),
         ("/predict?attention=2", "POST", 400, "from 0 to 1"),
+        ("/predict?topk=3", "POST", 400, "takes the parameters top and attention. Did you mean 'top'?"),
     ],
 )
 def test_addresses_that_are_none(address, path, method, status, message):

@@ -347,6 +347,14 @@ def test_an_output_that_cannot_be_written_is_found_before_anything_is_read(tmp_p
         finetune(tmp_path, weights="nothing.npz", output=tmp_path / "new" / "run")
 
 
+@pytest.mark.parametrize("inside", [".", "cat", "cat/run"])
+def test_results_are_not_written_among_the_images(tmp_path, inside):
+    (tmp_path / "cat").mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / "cat" / "0.png")
+    with pytest.raises(ValueError, match=rf"Pass a folder outside of {re.escape(str(tmp_path))} as output="):
+        finetune(tmp_path, weights="nothing.npz", output=tmp_path / inside)
+
+
 def test_a_finished_run_is_not_overwritten(finished, photos):
     with pytest.raises(ValueError, match="a finished run.*--overwrite"):
         finetune(photos, model=tiny(), output=finished[0].folder)

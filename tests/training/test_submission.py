@@ -259,6 +259,21 @@ def test_columns_without_a_sample():
 
 
 @pytest.mark.parametrize(
+    ("meaning", "values", "given"),
+    [
+        (MULTI, "auto", {"threshold": 0.3}),
+        (MULTI, "probabilities", {"threshold": 0.3}),
+        (MULTI, "numbers", {"separator": "|"}),
+        (SINGLE, "names", {"threshold": 0.3}),
+        (SINGLE, "names", {"separator": "|"}),
+    ],
+)
+def test_what_chooses_labels_is_refused_where_none_are_written(meaning, values, given):
+    with pytest.raises(ValueError, match=rf"--{next(iter(given))}\) is for models of several labels and values="):
+        columns_of(SCORES, meaning, values=values, **given)
+
+
+@pytest.mark.parametrize(
     ("meaning", "column", "expected"),
     [
         (SINGLE, ["cat"], ["dog", "eel"]),

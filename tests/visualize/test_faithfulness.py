@@ -617,3 +617,27 @@ def test_on_real_weights_relevance_does_not_survive_randomised_ones(real):
     model, pictures, _ = real
     result = randomization_check(model, pictures[:4], "relevance", layers=[6, 0])
     assert abs(result.rows()[-1]["correlation"]) < 0.4
+
+
+@pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
+def test_outputs_of_a_model_without_a_graph_are_activated_once(activation):
+    """The order of a subclass' attributes does not tell which layer is the last."""
+
+    class Around(keras.Model):
+        def __init__(self, vit):
+            super().__init__()
+            self.first = keras.layers.Activation("softmax") if activation == "softmax" else keras.layers.Identity()
+            self.vit = vit
+            self.last = keras.layers.Activation("linear" if activation == "softmax" else "sigmoid")
+
+        def call(self, images, training=None):
+            outputs = self.vit(images, training=training)
+            return self.last(self.first(outputs))
+
+    inner = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=3)
+    inner.get_layer("head").bias.assign([3.0, 0.0, -1.0])
+    model = Around(inner)
+    images = np.linspace(-1, 1, 2 * 32 * 32 * 3, dtype="float32").reshape(2, 32, 32, 3)
+    expected = keras.ops.convert_to_numpy(model(images))
+    found = keras.ops.convert_to_numpy(masked_pass.read("probability", [], model, keras.ops.convert_to_tensor(images)))
+    np.testing.assert_allclose(found, expected, atol=1e-6)  # float32, the same operations

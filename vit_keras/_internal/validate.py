@@ -262,6 +262,8 @@ def one_of(value: Any, name: str, choices: Iterable[Any]) -> Any:
 
 
 _OF_AN_MLP = ("gelu", "gelu_tanh", "quick_gelu")
+KNOWN_ACTIVATIONS = ("linear", "relu", "sigmoid", "silu", "softmax", "tanh")
+"""Names of Keras that are known without importing it, which takes seconds."""
 
 
 def check_activations(options: Mapping[str, Any]) -> None:
@@ -277,9 +279,9 @@ def check_activations(options: Mapping[str, Any]) -> None:
     """
     for name, own in (("activation", ()), ("mlp_activation", _OF_AN_MLP)):
         value = options.get(name)
-        if not isinstance(value, str) or value in (*own, "linear", "softmax", "sigmoid"):
+        if not isinstance(value, str) or value in (*own, *KNOWN_ACTIVATIONS):
             continue
-        from keras import activations as of_keras  # the names above do without
+        from keras import activations as of_keras
 
         try:
             of_keras.get(value)

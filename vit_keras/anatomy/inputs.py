@@ -297,7 +297,7 @@ def preprocessing_of(model: keras.Model, image_size: Any = None) -> Preprocessin
     return own.replace(**scale[input_range(model)])
 
 
-def batch_preprocessing_of(model: keras.Model, image_size: Any = None) -> Preprocessing:
+def batch_preprocessing_of(model: keras.Model) -> Preprocessing:
     """Return the preprocessing that turns images of different sizes into one batch for this model.
 
     It is `preprocessing_of`, but has a size even if the model takes images of any size and resizes them itself. The
@@ -308,13 +308,9 @@ def batch_preprocessing_of(model: keras.Model, image_size: Any = None) -> Prepro
 
     Args:
         model: A ViT of this package, or a model with one inside.
-        image_size: See `native_size`.
 
     Returns:
         A `Preprocessing`. Its `image_size` is `None` if neither the model nor its checkpoint names one.
-
-    Raises:
-        ValueError: `image_size` is not the size of the model's input.
 
     Example:
         >>> from vit_keras import preprocess, vit
@@ -324,7 +320,7 @@ def batch_preprocessing_of(model: keras.Model, image_size: Any = None) -> Prepro
         >>> batch_preprocessing_of(served).image_size
         (40, 40)
     """
-    own = preprocessing_of(model, image_size)
+    own = preprocessing_of(model)
     if own.image_size is not None:
         return own
     first = _sizing(model)

@@ -12,7 +12,7 @@ import numpy as np
 from .. import labels
 from .._internal.validate import as_array, one_of
 from ..backend.keras_internals import origin
-from .parts import blocks, checked, has_vit
+from .parts import HEAD, blocks, checked, has_vit
 
 
 def outputs_of(model: keras.Model) -> list[Any]:
@@ -136,7 +136,7 @@ def output_kind(model: keras.Model) -> str | None:
 
     Returns:
         `"logits"` or `"probabilities"` of classes; `"features"` of a model without a head; `None` if it cannot be
-        inferred (a subclass of `keras.Model`, or an unknown operation).
+        inferred (a subclass of `keras.Model`, an unknown operation, or a head with another activation, such as tanh).
 
     Example:
         >>> from vit_keras import vit
@@ -154,6 +154,8 @@ def output_kind(model: keras.Model) -> str | None:
         return "probabilities"
     if isinstance(source, keras.layers.Dense) and _activation(source) == "linear":
         return "logits"
+    if isinstance(source, keras.layers.Dense) and source.name in HEAD and source.name != "pre_logits":
+        return None
     known = isinstance(source, keras.layers.Layer) and not isinstance(source, keras.layers.Lambda)
     return "features" if known else None
 

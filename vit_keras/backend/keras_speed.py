@@ -16,6 +16,7 @@ import numpy as np
 
 from .._internal.tap import is_tapped
 from .._internal.validate import positive_integer
+from ..labels import check_class_numbers
 from . import compiled, distribution, openvino, updates
 from .direct import asked_once, stock_call, through_keras
 from .guarded import Guarded
@@ -157,19 +158,45 @@ class FastModel(Guarded, keras.Model):
         return keras.backend.backend() == "tensorflow" and self.distribute_strategy.num_replicas_in_sync == 1
 
 
-def _check_labels(model: keras.Model, method: str, x: Any = None, y: Any = None, *_: Any, **__: Any) -> None:
-    """Raise a `ValueError` if a loss of labels gets arrays without labels, which Keras finds out in the loss."""
+def _check_labels(
+    model: keras.Model, method: str, x: Any = None, y: Any = None, *_: Any, validation_data: Any = None, **__: Any
+) -> None:
+    """Raise a `ValueError` for arrays without the labels, or with numbers of classes, that the loss cannot take."""
     loss = getattr(model, "loss", None)
-    if y is not None or loss is None or not concrete(x) or openvino.is_active():
+    if loss is None or openvino.is_active() or not _reads_labels(model, loss):
         return
-    kinds = [(model, keras.Model, name) for name in ("compute_loss", "train_step", "test_step")]
-    kinds += [(loss, keras.losses.Loss, "__call__")] if isinstance(loss, keras.losses.Loss) else []
-    if all(getattr(type(one), name) is getattr(stock, name) and name not in vars(one) for one, stock, name in kinds):
+    if y is None and concrete(x):
         wanted = "(images, labels)" if method == "fit" else "(images, labels), or validation_data=(images, labels)"
         raise ValueError(
             f"The loss of {model.name!r} needs labels. Received: {method}(x) of an array alone. Pass "
             f"model.{method}{wanted}. training.MaskedAutoencoder trains without labels."
         )
+    if (classes := _classes_of(model, loss)) is None:
+        return
+    held_out = validation_data[1] if isinstance(validation_data, (tuple, list)) and len(validation_data) > 1 else None
+    both: tuple[Any, ...] = (y, held_out)
+    for labels in both:
+        if concrete(labels) and getattr(labels, "is_fully_addressable", True) and tuple(labels.shape[1:]) in ((), (1,)):
+            numbers = keras.ops.convert_to_numpy(labels)
+            check_class_numbers(numbers[numbers != getattr(loss, "ignore_class", None)], classes)
+
+
+def _reads_labels(model: keras.Model, loss: Any) -> bool:
+    """Whether the loss and the steps of a model are Keras' own."""
+    kinds = [(model, keras.Model, name) for name in ("compute_loss", "train_step", "test_step")]
+    kinds += [(loss, keras.losses.Loss, "__call__")] if isinstance(loss, keras.losses.Loss) else []
+    return all(getattr(type(one), name) is getattr(stock, name) and name not in vars(one) for one, stock, name in kinds)
+
+
+def _classes_of(model: keras.Model, loss: Any) -> int | None:
+    """Return the number of classes if the loss takes their numbers, or `None`."""
+    shape = getattr(model, "output_shape", None)
+    if isinstance(loss, str):
+        sparse = loss in ("sparse_categorical_crossentropy", "SparseCategoricalCrossentropy")
+    else:
+        sparse = type(loss) is keras.losses.SparseCategoricalCrossentropy
+        sparse = sparse or loss is keras.losses.sparse_categorical_crossentropy
+    return shape[-1] if sparse and isinstance(shape, tuple) and len(shape) == 2 else None
 
 
 def _adds_losses(model: keras.Model) -> bool:

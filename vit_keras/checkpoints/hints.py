@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from .._internal.bounds import check_input, patch_stride, shortened
-from .._internal.validate import is_number, one_of, size_pair
+from .._internal.validate import check_activations, is_number, one_of, size_pair
 from .._internal.warn import warn_caller
 from ..config import ViTConfig
 from ..labels import TASKS
@@ -168,9 +168,9 @@ def _checked(fields: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[str
         if value is not None and not (is_number(value) and value >= 0):  # ViTConfig checks the rest
             raise ValueError(f"{field} must be a number that is not negative. Received: {value!r}")
     if "mlp_activation" in fields:
-        from ..layers.mlp import activation_function  # imports Keras, which hints without an activation do not need
-
-        activation_function(fields["mlp_activation"])  # raises if there is none of this name
+        if not isinstance(fields["mlp_activation"], str):
+            raise ValueError(f"mlp_activation must be a name. Received: {fields['mlp_activation']!r:.100}")
+        check_activations({"mlp_activation": fields["mlp_activation"]})
     if fields.get("image_size") is not None:
         fields["image_size"] = size_pair(fields["image_size"], "image_size")
         check_input(fields["image_size"], patch_stride(inferred["patch_size"], inferred.get("resnet")))

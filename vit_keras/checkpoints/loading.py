@@ -70,11 +70,15 @@ class LoadReport:
     key: str | None = None
     published: str | None = None
 
+    @property
+    def lack(self) -> str:
+        """The weights that are not in the file, in words; `""` if there are none."""
+        names = ", ".join(self.fresh)
+        return names and f"{names}: not in {self.source}, and left as they were (untrained in a new model)"
+
     def __str__(self) -> str:
         which = f" ({self.key!r}, one of several state dicts)" if self.key else ""
-        lines = [f"Loaded {self.loaded} weights from {self.source}{which}", *self.adapted]
-        if self.fresh:
-            lines.append(f"not in the file, left as they were: {', '.join(self.fresh)}")
+        lines = [f"Loaded {self.loaded} weights from {self.source}{which}", *self.adapted, *filter(None, [self.lack])]
         if self.assumed:
             values = ", ".join(f"{field}={value!r}" for field, value in self.assumed.items())
             lines.append(f"assumed, as nothing shows it: {values}")

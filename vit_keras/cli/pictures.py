@@ -15,9 +15,12 @@ from .. import anatomy
 from .._internal.atomic import check_writable, complete
 from .._internal.validate import expanded
 from ..checkpoints.checkpoint import megabytes
+from ..checkpoints.readers.sniff import Kind, kind_of
 from ..labels import class_named
 from ..opening import as_model, is_saved_model
 from ..preprocess.images import read
+from ..training.data.decoding import report_damaged
+from ..training.data.listing import EXTENSIONS
 from ..training.embeddings.batches import files_in
 from ..visualize.attention import all_maps, attention_map, check_arguments
 from ..visualize.explore import explorer
@@ -33,28 +36,27 @@ _KEPT = 256 << 20  # bytes of images in memory at one time: a folder of photogra
 
 def attention(options: argparse.Namespace) -> None:
     """Draw an attention map of each image, or all kinds of maps in one figure."""
-    options.images = files_of(options.images)
+    files = files_of(options.images)
     output = expanded(options.output)
     _check_attention(options, output)
-    pictures = _Pictures(options.images)
-    count = len(pictures)
-    paths = [output if options.all_methods else numbered(output, n, count) for n in range(1, count + 1)]
-    check_output(paths, options.images)
+    pictures = _Pictures(files, options.errors)
+    paths = [output if options.all_methods else numbered(output, n, len(files)) for n in pictures.numbers]
+    check_output(paths, files)
     model = open_with_options(options)
     method = options.method or ("rollout" if options.target is None else "relevance")
     target = _target(model, options.target)
     if options.all_methods:
-        _draw_all_methods(model, pictures, options.images, target, output)
+        _draw_all_methods(model, pictures, target, output)
         return
     style = options.style or "overlay"
     check_arguments(method, target, style, {})
-    if method in OF_A_CLASS and (lack := anatomy.lack_of_classes(model)):
+    if method in OF_A_CLASS and (lack := anatomy.lack_of_classes(model) or embedding_of(model)):
         others = ", ".join(name for name in METHODS if name not in OF_A_CLASS)
         raise ValueError(
             f"--method {method} needs a classifier, and the model {model.name!r} is not a classifier: {lack}. "
             f"The methods without classes are {others}."
         )
-    for name, picture, path in zip(options.images, pictures, paths):
+    for (name, picture), path in zip(pictures, paths):
         print(printable(name))
         of_image = target
         if method in OF_A_CLASS:
@@ -68,16 +70,16 @@ def zero_shot(options: argparse.Namespace) -> None:
     from ..text.matching import zero_shot_classifier
     from ..text.opening import open_image_text
 
-    options.images = files_of(options.images)
-    pictures = _Pictures(options.images)
-    count, output = len(pictures), options.output and expanded(options.output)
-    paths = [numbered(output, n, count) for n in range(1, count + 1)] if output else []
+    files = files_of(options.images)
+    pictures = _Pictures(files, options.errors)
+    output = options.output and expanded(options.output)
+    paths = [numbered(output, n, len(files)) for n in pictures.numbers] if output else []
     if output:
         check_picture(output)
-    check_output(paths, options.images)
+    check_output(paths, files)
     towers = open_image_text(options.model, tokenizer=options.tokenizer or "auto", **loading(options))
     model = zero_shot_classifier(towers, options.text, options.template or "{}")
-    for number, (name, picture) in enumerate(zip(options.images, pictures)):
+    for number, (name, picture) in enumerate(pictures):
         scores = _classify(model, picture)
         print(printable(name))
         for index in (-scores).argsort(kind="stable"):
@@ -90,14 +92,14 @@ def zero_shot(options: argparse.Namespace) -> None:
 
 def explore(options: argparse.Namespace) -> None:
     """Write an interactive page of the attention in all images."""
-    options.images = files_of(options.images)
+    files = files_of(options.images)
     output = expanded(options.output)
     check_html(output)
-    check_output([output], options.images)
-    _Pictures(options.images)
+    check_output([output], files)
+    pictures = _Pictures(files, options.errors)
     model = open_with_options(options)
     target = "auto" if options.target is None else _target(model, options.target)
-    page = explorer(model, options.images, target=target, max_mb=options.max_mb)
+    page = explorer(model, pictures.names, target=target, max_mb=options.max_mb)
     with complete_in_new_folder(output) as part:
         page.save(part)
     print(f"{output}, {megabytes(output.stat().st_size)}")
@@ -117,8 +119,8 @@ def open_with_options(options: argparse.Namespace) -> Any:
     settings = loading(options)
     if not is_saved_model(options.model):
         model = as_model(options.model, weights=options.weights, **settings)
-        if (report := getattr(model, "load_report", None)) and report.fresh:
-            complain(f"warning: {', '.join(report.fresh)}: not in {report.source}, and not trained.")
+        if (report := getattr(model, "load_report", None)) and report.lack:
+            complain(f"warning: {report.lack}.")
         return model
     if options.weights is not None:
         raise ValueError(f"{options.model} is a saved model, which has its weights. Remove --weights.")
@@ -158,37 +160,60 @@ def files_of(images: Sequence[str]) -> list[str]:
 
     Raises:
         FileNotFoundError: There is nothing at a path.
-        ValueError: A folder has no images.
+        ValueError: A folder has no images, or a file is a model or weights.
     """
     found: list[str] = []
     for name in paths_of(images):
         path = expanded(name)
         if path.is_dir():
             found += files_in(name)[0]
-        elif "://" in name or path.is_file():
+        elif "://" in name:
+            found.append(name)
+        elif path.is_file():
+            if not path.name.lower().endswith(EXTENSIONS) and (kind := kind_of(path)) in _MODELS:
+                raise ValueError(
+                    f"{name} is {kind.words}, not an image. Pass models by --model, and weights by --weights."
+                )
             found.append(name)
         else:
             raise FileNotFoundError(f"Could not find image or folder: {name}")
     return found
 
 
-class _Pictures:
-    """Images, all read before the model so that a wrong name is reported at once. Many or large ones are read again."""
+_MODELS = (Kind.SAFETENSORS, Kind.ZIP, Kind.HDF5, Kind.PICKLE)
 
-    def __init__(self, names: Sequence[str]):
-        self.names, self._kept, left = names, {}, _KEPT
-        for name in names:
-            picture = read(name, None)
+
+class _Pictures:
+    """Images, all read before the model so that a wrong name is reported at once. Many or large ones are read again.
+
+    Attributes:
+        names: The files that could be read.
+        numbers: Their places among all that were given, from 1.
+    """
+
+    def __init__(self, files: Sequence[str], errors: str):
+        self.names: list[str] = []
+        self.numbers: list[int] = []
+        self._kept, left = {}, _KEPT
+        damaged: list[tuple[Path, str]] = []
+        for number, name in enumerate(files, start=1):
+            try:
+                picture = read(name, None)
+            except (OSError, ValueError) as error:
+                damaged.append((Path(name), str(error)))
+                if errors == "raise":
+                    break
+                continue
+            self.names.append(name)
+            self.numbers.append(number)
             left -= picture.nbytes
             if left >= 0:
                 self._kept[name] = picture
+        report_damaged(damaged, len(files), errors)
 
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
         for name in self.names:
-            yield self._kept[name] if name in self._kept else read(name, None)
+            yield name, self._kept[name] if name in self._kept else read(name, None)
 
 
 def numbered(path: Path, number: int, count: int) -> Path:
@@ -251,6 +276,22 @@ def _classify(model, picture):
     return anatomy.predictions(model, model.predict(inputs, verbose=0))[0]
 
 
+def embedding_of(model: Any) -> str | None:
+    """Return that the outputs of a model are an embedding, as of an image tower of CLIP; `None` if they are not.
+
+    Its projection is a head without a bias, and its file names no classes.
+    """
+    report, config = getattr(model, "load_report", None), getattr(model, "config", None)
+    if report is None or config is None or not config.include_top or config.head_bias:
+        return None
+    if anatomy.class_names(model) is not None or any(name.startswith("head/") for name in report.fresh):
+        return None
+    return (
+        f"its {config.classes} outputs are an embedding, to compare with those of texts (CLIP). `vit-keras zero-shot` "
+        "classifies images by sentences, and `vit-keras embed` writes embeddings"
+    )
+
+
 def label(model: Any, scores: Any, index: int) -> str:
     """Return the name of an output of a model, or of the level nearest to it, or its number in words."""
     names, task = anatomy.output_names(model), anatomy.task(model)
@@ -292,11 +333,9 @@ def _print_target(model, picture, target: int | str | None) -> tuple[int, str]:
 # --- a figure of all methods --------------------------------------------------------------------------------------
 
 
-def _draw_all_methods(
-    model: Any, pictures: _Pictures, names: Sequence[str], target: int | str | None, path: Path
-) -> None:
+def _draw_all_methods(model: Any, pictures: _Pictures, target: int | str | None, path: Path) -> None:
     rows = []
-    for name, picture in zip(names, pictures):
+    for name, picture in pictures:
         print(printable(name))
         title, of_image = Path(name).name, target
         if target is not None or not anatomy.lack_of_classes(model):

@@ -21,6 +21,7 @@ from .pictures import (
     check_output,
     check_picture,
     complete_in_new_folder,
+    embedding_of,
     files_of,
     label,
     numbered,
@@ -45,6 +46,8 @@ def predict(options: argparse.Namespace) -> None:
         check_picture(output, also=f"{', '.join(TABLES)}, ")
     check_output([table] if table else maps, files)
     model = open_with_options(options)
+    if reason := embedding_of(model):
+        raise ValueError(f"The model {model.name!r} is not a classifier: {reason}.")
     with contextlib.ExitStack() as opened:
         rows: list[Row] = []
         if options.json or options.csv or not table:

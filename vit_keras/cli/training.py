@@ -164,7 +164,7 @@ def predict_table(options: argparse.Namespace) -> None:
         average=options.average,
         values=options.values,
         threshold=options.threshold,
-        separator=" " if options.separator is None else options.separator,
+        separator=options.separator,
         image_size=options.image_size,
         batch_size=options.batch_size,
         errors=options.errors,

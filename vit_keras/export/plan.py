@@ -24,6 +24,7 @@ from ..checkpoints.describe import cached_as
 from ..checkpoints.locate import find
 from ..preprocess import Preprocessing
 from ..preprocess.layer import Preprocess
+from .formats import FORMATS
 
 __all__ = ["Plan", "in_float32", "listening"]
 
@@ -175,9 +176,10 @@ class Plan:
         if self.image_size is None:
             whole = anatomy.find_vit(self.model) is self.model
             how = "Export" if whole else "Build it around the ViT that is returned by"
+            *others, last = (name for name, each in FORMATS.items() if each.resizes)
             raise ValueError(
                 f"A file of this format takes images of one size, and the model {self.model.name!r} takes any. "
-                f"{how} vit_keras.resize(model, image_size), or choose the format saved_model or onnx."
+                f"{how} vit_keras.resize(model, image_size), or choose the format {', '.join(others)} or {last}."
             )
         return self.image_size
 

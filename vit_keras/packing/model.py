@@ -14,6 +14,7 @@ from .. import anatomy
 from .._internal.validate import instance, positive_integer
 from ..backend.guarded import CheckedModel
 from ..config import ViTConfig
+from ..labels import check_class_numbers
 from ..preprocess.images import read
 from .arranging import Packing, arrange, batches_of, fitting_size, grids_and_tokens
 
@@ -333,9 +334,7 @@ class PackedBatches(keras.utils.PyDataset):
         if self.targets.ndim == 1 and classes == 1:
             self.targets = self.targets[:, None]  # as Keras does for a batch of images
         elif self.targets.ndim == 1 and classes is not None:
-            wrong = self.targets[~np.isin(self.targets, np.arange(classes))]
-            if wrong.size:
-                raise ValueError(f"Class numbers must be from 0 to {classes - 1}. Received: {wrong[:3].tolist()}")
+            check_class_numbers(self.targets, classes)
         self.shuffle: np.random.Generator | None = None if seed is None else np.random.default_rng(seed)
         order = range(len(images)) if self.shuffle is None else self.shuffle.permutation(len(images)).tolist()
         _, counts = grids_and_tokens(images, model.config, model.tokens)

@@ -26,6 +26,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from .. import __version__
 from .._internal import html_page
+from .._internal.validate import did_you_mean
 from .engine import Engine
 from .estimate import at_once, bytes_of_run
 from .http import RETRY
@@ -263,6 +264,7 @@ class App:
 
     async def predict(self, request: Request) -> Response:
         """Classify an image."""
+        _check_names(request.query_params)
         top = _number(request.query_params, "top", 5, 1, 100_000)
         wants_attention = bool(_number(request.query_params, "attention", 0, 0, 1))
         content_type = request.headers.get("content-type", "")
@@ -322,6 +324,9 @@ def _page(name: str) -> bytes:
 _RESULTS = ("probabilities", "numbers", "features", "outputs")
 """Outputs of files; the answer to an image has the first of these that its file returns."""
 
+_PARAMETERS = ("top", "attention")
+"""Parameters of the query of `/predict`."""
+
 
 def _result(name: str, values: np.ndarray, engine: Engine, top: int) -> dict[str, Any]:
     """Return the part of an answer for one output; a segmenter has one at each place, which stays an array."""
@@ -347,6 +352,14 @@ def _values(values: np.ndarray, labels: Sequence[str] | None, task: str | None) 
         places = np.clip(np.nan_to_num(np.rint(values)), 0, len(labels) - 1).astype(int)
     names = [labels[place] if labels else f"number {place}" for place in places.tolist()]
     return [{"name": name, "value": float(value)} for name, value in zip(names, values)]
+
+
+def _check_names(query: Mapping[str, str]) -> None:
+    for name in query:
+        if name not in _PARAMETERS:
+            hint = did_you_mean(name[:40], _PARAMETERS)
+            known = " and ".join(_PARAMETERS)
+            raise HTTPException(400, f"/predict takes the parameters {known}.{hint} Received: {name[:40]!r}")
 
 
 def _number(query: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:

@@ -6,6 +6,7 @@ import math
 import os
 import re
 import tempfile
+import weakref
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -167,6 +168,7 @@ class KerasReader(HDF5Reader):
             archive = Zip(path)
             refuse(too_much(sum(member.file_size for member in archive.members.values()), archive.size))
             content = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the reader)
+            weakref.finalize(self, content.close)
             with archive.stream("model.weights.h5") as file:
                 while data := file.read(CHUNK):
                     content.write(data)

@@ -61,6 +61,7 @@ def attention(parser: argparse.ArgumentParser) -> None:
         help="draw all methods side by side in one figure, one row per image (needs Matplotlib)",
     )
     add_output(parser, "map.png", "image file to write; for several images map-1.png, map-2.png …")
+    add_errors(parser)
     add_loading(parser)
 
 
@@ -89,6 +90,7 @@ def zero_shot(parser: argparse.ArgumentParser) -> None:
         "also draw the relevance map of the most probable text; for several images map-1.png, map-2.png …",
         required=False,
     )
+    add_errors(parser)
     add_loading(parser)
 
 
@@ -109,4 +111,5 @@ def explore(parser: argparse.ArgumentParser) -> None:
         help="maximum size of the page in megabytes; shows fewer layers and heads if needed; default: 6",
     )
     add_output(parser, "page.html", "page to write")
+    add_errors(parser)
     add_loading(parser)

@@ -192,9 +192,8 @@ def predict_table(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threshold",
         type=number(most=1),
-        default=0.5,
         metavar="P",
-        help="probability from which a label is predicted; default: 0.5",
+        help="probability from which a label is predicted, where names or numbers of labels are written; default: 0.5",
     )
     parser.add_argument("--separator", metavar="TEXT", help="text between the labels in one column; default: a space")
     _add_batches(parser)

@@ -64,8 +64,8 @@ def columns_of(
     meaning: Meaning,
     sample: Mapping[str, np.ndarray] | None = None,
     values: str = "auto",
-    threshold: float = 0.5,
-    separator: str = " ",
+    threshold: float | None = None,
+    separator: str | None = None,
 ) -> dict[str, Any]:
     """Return predictions as columns, under the names and in the order that is wanted.
 
@@ -74,12 +74,12 @@ def columns_of(
         meaning: Their meaning.
         sample: The columns of a sample submission; the first has the ids.
         values: One of `VALUES`; see `predict_table`.
-        threshold: Least probability of a label that is said to be there.
-        separator: What stands between labels in one column.
+        threshold: Least probability of a label that is said to be there; `None` for 0.5.
+        separator: What stands between labels in one column; `None` for a space.
 
     Raises:
-        ValueError: The models do not predict such values, or not what the sample's columns are called; or the
-            separator is in the name of a label.
+        ValueError: The models do not predict such values, or not what the sample's columns are called; the separator is
+            in the name of a label; or a threshold or separator is given and no labels are chosen.
 
     Example:
         >>> columns_of(np.array([[0.9, 0.6]]), Meaning("multi", ("cat", "dog"), 2), values="names")
@@ -89,8 +89,11 @@ def columns_of(
     values = _values(meaning, sample) if values == "auto" else values
     if values == "probabilities" and meaning.task in anatomy.NUMBERS:
         raise ValueError(f"There are no probabilities to write: the task of the models is {meaning.task!r}.")
+    _check_used(values, meaning, threshold, separator)
+    threshold = 0.5 if threshold is None else threshold
     one_column = {"names": ("single", "multi", "ordinal"), "numbers": ("single", "ordinal")}
     if meaning.task in one_column.get(values, ()):
+        separator = " " if separator is None else separator
         return {_only(titles): _decisions(scores, meaning, values, threshold, separator)}
     if (values, meaning.task) == ("numbers", "multi"):
         scores = (scores >= threshold).astype(int)
@@ -101,14 +104,28 @@ def columns_of(
     return {title: scores[:, n] for title, n in _matched(titles, meaning.names).items()}
 
 
-def check_spelling(meaning: Meaning, written: Mapping[str, np.ndarray], values: str, separator: str) -> None:
+def _check_used(values: str, meaning: Meaning, threshold: float | None, separator: str | None) -> None:
+    """Raise a `ValueError` for what chooses or joins labels, where none are written."""
+    uses = {"threshold": (threshold, ("names", "numbers")), "separator": (separator, ("names",))}
+    for name, (value, kinds) in uses.items():
+        if value is not None and (meaning.task != "multi" or values not in kinds):
+            listed = " or ".join(f'"{kind}"' for kind in kinds)
+            raise ValueError(
+                f"{name}= (--{name}) is for models of several labels and values={listed} (--values). Received: "
+                f"{name}={value!r}, models of the task {meaning.task!r}, and {values} to write."
+            )
+
+
+def check_spelling(
+    meaning: Meaning, written: Mapping[str, np.ndarray], values: str, separator: str | None = None
+) -> None:
     """Compare the values of a sample submission with the names that are to be written, before anything is predicted.
 
     Args:
         meaning: What the models predict.
         written: The columns of the sample as they are written in its file.
         values: One of `VALUES`.
-        separator: What stands between labels in one column.
+        separator: What stands between labels in one column; `None` for a space.
 
     Raises:
         ValueError: A value is another spelling of a name, such as `1` of `001`.
@@ -120,6 +137,7 @@ def check_spelling(meaning: Meaning, written: Mapping[str, np.ndarray], values: 
         return
     title, column = [*written.items()][1]
     texts = [text for text in column if isinstance(text, str)]
+    separator = " " if separator is None else separator
     found = {part.strip() for text in texts for part in (text.split(separator) if meaning.task == "multi" else [text])}
     unknown = sorted(found - {"", *meaning.names})
     numbers = {float(name): name for name in meaning.names if NUMBER.fullmatch(name)}

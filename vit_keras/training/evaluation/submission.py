@@ -49,8 +49,8 @@ def predict_table(
     tta: str | Iterable[str] = (),
     average: str = "probabilities",
     values: str = "auto",
-    threshold: float = 0.5,
-    separator: str = " ",
+    threshold: float | None = None,
+    separator: str | None = None,
     image_size: int | tuple[int, int] | str | None = "native",
     batch_size: int = 32,
     errors: str = "raise",
@@ -79,8 +79,8 @@ def predict_table(
             probabilities, one of texts for names, one of integers for numbers, and one of decimal numbers for the
             probability of the second class of two. Names of classes or levels that are numbers, such as 4 or 0.5, are
             written where numbers are asked for. Without a sample: probabilities of labels, else names or numbers.
-        threshold: Least probability of a label that is said to be there.
-        separator: What stands between labels in one column; a text that is in none of their names.
+        threshold: Least probability of a label that is said to be there, for names and numbers of labels. `None`: 0.5.
+        separator: What stands between labels in one column; a text that is in none of their names. `None`: a space.
         image_size: Pixels, for models that take any size; `"native"` or `None`: the size of the checkpoint.
         batch_size: Images in a batch.
         errors: `"raise"`: damaged and missing images are errors. `"skip"`: their rows get the mean prediction of all
@@ -94,7 +94,7 @@ def predict_table(
         FileNotFoundError: There is no such table, folder or model.
         ImportError: pandas is not installed.
         ValueError: Images are missing or damaged, the models differ in what they predict, the sample has other ids
-            or columns, or the ids and predictions have columns of one name.
+            or columns, the ids and predictions have columns of one name, or no labels are chosen by the threshold.
 
     Warns:
         UserWarning: Images could not be read.

@@ -32,7 +32,7 @@ from ...config import ViTConfig
 from ...opening import open_model, resize
 from ..data.dataset import check_share, datasets_of
 from ..data.labeled import Labeled
-from ..data.listing import split
+from ..data.listing import pictures_in, split
 from ..data.splits import check_fold_column, fold_numbers, hold_out
 from ..data.table import RENAMED, column_numbers, is_table, read_columns, read_pictures
 from ..recipes import Recipe
@@ -198,6 +198,8 @@ def finetune(
         progress=progress,
     )
     _check_output(output, overwrite, folds)
+    if not is_table(folder) and isinstance(folder, (str, os.PathLike)):
+        _check_beside(output, expanded(folder))
     keras.utils.set_random_seed(asked.seed)
     notes: list[str] = []
     with noted_warnings(notes):
@@ -293,6 +295,13 @@ def _check_output(output: Path, overwrite: bool, folds: int | str | None) -> Non
         raise ValueError(
             f"{output} has a finished run. Pass another folder as output= (--output), or overwrite=True (--overwrite)."
         )
+
+
+def _check_beside(output: Path, images: Path) -> None:
+    """Raise a `ValueError` for results among the images of a folder."""
+    place, root = output.resolve(), images.resolve()
+    if place == root or (root in place.parents and pictures_in(root / place.relative_to(root).parts[0])):
+        raise ValueError(f"{output} has images to train on. Pass a folder outside of {images} as output= (--output).")
 
 
 def _parts(data: Labeled, source: Any, share: float, folds: int | str | None, seed: int) -> list[np.ndarray]:

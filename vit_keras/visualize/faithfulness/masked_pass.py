@@ -41,16 +41,21 @@ def read(
             raise ValueError("A target function returns a tensor of one number for each image.")
         return ops.cast(ops.reshape(value, (-1,)), "float32")
     outputs = ops.cast(outputs, "float32")
-    if _gives_probabilities(model):
+    kind_of_output = anatomy.output_kind(model)
+    if kind_of_output == "probabilities" or (kind_of_output is None and _ends_in_sigmoid(model)):
         return outputs
-    apart = outputs.shape[-1] == 1 or anatomy.task(model) == "multi"
-    return ops.sigmoid(outputs) if apart else ops.softmax(outputs, axis=-1)
+    if outputs.shape[-1] == 1 or anatomy.task(model) == "multi":
+        return ops.sigmoid(outputs)
+    shares = ops.softmax(outputs, axis=-1)
+    if kind_of_output is not None:
+        return shares
+    sums = ops.abs(ops.sum(outputs, axis=-1) - 1) < 1e-2  # as in `anatomy.probabilities`
+    return ops.where(ops.logical_and(ops.all(outputs >= 0), ops.all(sums)), outputs, shares)
 
 
-def _gives_probabilities(model):
+def _ends_in_sigmoid(model):
     activation = getattr(anatomy.last_layer(model), "activation", None)  # of a model without a graph
-    named = getattr(activation, "__name__", None) in ("softmax", "sigmoid")
-    return anatomy.output_kind(model) == "probabilities" or named
+    return getattr(activation, "__name__", None) == "sigmoid"
 
 
 class _Removal:
