@@ -225,16 +225,15 @@ def test_the_command(tmp_path, monkeypatch, capsys, pictures):
     assert Image.open(tmp_path / "map.png").size == (50, 40)
 
 
-def test_commands_say_that_an_image_tower_embeds(tmp_path, capsys, pictures):
+def test_commands_warn_that_an_image_tower_may_embed(tmp_path, capsys, pictures):
     write("hf_clip", tmp_path / "model")
     Image.fromarray(pictures[0]).save(tmp_path / "cat.png")
     line = [str(tmp_path / "cat.png"), "--model", str(tmp_path / "model")]
     for command in (["predict"], ["attention", "-o", str(tmp_path / "map.png"), "--method", "relevance"]):
-        assert cli.main([*command, *line]) == 1
-        output = capsys.readouterr()
-        assert "not a classifier: its" in output.err and "`vit-keras zero-shot` classifies images" in output.err
-        assert "class " not in output.out
+        assert cli.main([*command, *line]) == 0
+        assert "are an embedding (CLIP)" in capsys.readouterr().err
     assert cli.main(["predict", *line, "--set", "classes=2"]) == 0  # a new head
+    assert "embedding" not in capsys.readouterr().err
 
 
 def test_names_are_found_on_first_use():

@@ -50,12 +50,14 @@ def attention(options: argparse.Namespace) -> None:
         return
     style = options.style or "overlay"
     check_arguments(method, target, style, {})
-    if method in OF_A_CLASS and (lack := anatomy.lack_of_classes(model) or embedding_of(model)):
+    if method in OF_A_CLASS and (lack := anatomy.lack_of_classes(model)):
         others = ", ".join(name for name in METHODS if name not in OF_A_CLASS)
         raise ValueError(
             f"--method {method} needs a classifier, and the model {model.name!r} is not a classifier: {lack}. "
             f"The methods without classes are {others}."
         )
+    if method in OF_A_CLASS:
+        warn_of_embedding(model)
     for (name, picture), path in zip(pictures, paths):
         print(printable(name))
         of_image = target
@@ -276,20 +278,19 @@ def _classify(model, picture):
     return anatomy.predictions(model, model.predict(inputs, verbose=0))[0]
 
 
-def embedding_of(model: Any) -> str | None:
-    """Return that the outputs of a model are an embedding, as of an image tower of CLIP; `None` if they are not.
+def warn_of_embedding(model: Any) -> None:
+    """Warn if the outputs of a model may be an embedding, as those of the image tower of CLIP are.
 
-    Its projection is a head without a bias, and its file names no classes.
+    Its projection is read as a head without a bias, and its file names no classes.
     """
     report, config = getattr(model, "load_report", None), getattr(model, "config", None)
     if report is None or config is None or not config.include_top or config.head_bias:
-        return None
-    if anatomy.class_names(model) is not None or any(name.startswith("head/") for name in report.fresh):
-        return None
-    return (
-        f"its {config.classes} outputs are an embedding, to compare with those of texts (CLIP). `vit-keras zero-shot` "
-        "classifies images by sentences, and `vit-keras embed` writes embeddings"
-    )
+        return
+    if anatomy.class_names(model) is None and not any(name.startswith("head/") for name in report.fresh):
+        complain(
+            f"warning: {model.name!r} has no names of classes, and its head has no bias. If its {config.classes} "
+            "outputs are an embedding (CLIP), they are not classes: `vit-keras zero-shot` classifies by sentences."
+        )
 
 
 def label(model: Any, scores: Any, index: int) -> str:

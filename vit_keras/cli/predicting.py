@@ -21,13 +21,13 @@ from .pictures import (
     check_output,
     check_picture,
     complete_in_new_folder,
-    embedding_of,
     files_of,
     label,
     numbered,
     open_with_options,
     print_class,
     save_picture,
+    warn_of_embedding,
 )
 
 __all__ = ["predict"]
@@ -46,8 +46,7 @@ def predict(options: argparse.Namespace) -> None:
         check_picture(output, also=f"{', '.join(TABLES)}, ")
     check_output([table] if table else maps, files)
     model = open_with_options(options)
-    if reason := embedding_of(model):
-        raise ValueError(f"The model {model.name!r} is not a classifier: {reason}.")
+    warn_of_embedding(model)
     with contextlib.ExitStack() as opened:
         rows: list[Row] = []
         if options.json or options.csv or not table:
