@@ -10,7 +10,7 @@ from PIL import Image
 
 from vit_keras import anatomy, training, vit
 from vit_keras.training.data.labeled import Labeled
-from vit_keras.training.evaluation import calibration, findings
+from vit_keras.training.evaluation import calibration, curve_over_images, findings
 from vit_keras.training.evaluation.curve_over_images import _power_law, image_curve
 from vit_keras.training.evaluation.findings import _learned
 from vit_keras.training.recipes import recipe
@@ -144,6 +144,65 @@ def test_the_curve_of_errors_that_do_not_fall_is_their_mean(accuracies):
     falls = np.polyfit(np.log(counts), np.log(errors), 1)
     wanted = np.polyval(falls, np.log([*counts, 400])) if falls[0] < 0 else np.full(5, np.log(errors).mean())
     np.testing.assert_allclose(fitted, 1 - np.exp(wanted), rtol=1e-9)  # of sums in another order
+
+
+class Told:
+    """A probe that is right for the images that it is told."""
+
+    def __init__(self, right):
+        self.right = right
+
+    def predict(self, features):
+        return np.where(self.right, features[:, 0], 1 - features[:, 0]).astype(int)
+
+
+def curve_of(monkeypatch, right, seed=0):
+    """The curve where `right(draw, size)` says which of 40 held-out images are, and what each probe learned."""
+    asked, labels = [], np.repeat([0, 1, 2], (16, 16, 3))
+    truth = np.arange(40) % 2
+
+    def probe(features, given, **options):
+        np.testing.assert_array_equal(labels[features[:, 0].astype(int)], given)
+        asked.append(features[:, 0].astype(int).tolist())
+        return Told(right(len(asked) - 1, len(given)))
+
+    monkeypatch.setattr(curve_over_images, "linear_probe", probe)
+    return image_curve(np.arange(35)[:, None], labels, truth[:, None], truth, l2=1.0, seed=seed), asked
+
+
+def test_the_parts_are_different_images_with_the_share_of_each_class(monkeypatch):
+    curve, asked = curve_of(monkeypatch, lambda draw, size: np.arange(40) < size)
+    counts = [[sum(low <= n < high for n in part) for low, high in ((0, 16), (16, 32), (32, 35))] for part in asked]
+    assert counts == [[2, 2, 1]] * 5 + [[4, 4, 1]] * 5 + [[8, 8, 1]] * 5 + [[16, 16, 3]]
+    assert curve.counts.tolist() == [5, 9, 17, 35]
+    assert all(len({*map(tuple, asked[n : n + 5])}) == 5 for n in (0, 5, 10))
+    np.testing.assert_allclose(curve.accuracies, np.array([5, 9, 17, 35]) / 40)
+
+
+def test_the_interval_has_the_chance_of_the_images_and_of_the_parts(monkeypatch):
+    sizes, random = np.array([5, 9, 17, 35]), np.random.default_rng(7)
+
+    def gain(right):
+        return np.diff(_power_law(sizes, np.array([each.mean() for each in right]), 40)[-2:])[0]
+
+    # The parts are all the same: 400 draws of our own give the same interval, within a fifth of its width.
+    few = [np.arange(40) < 12 + 6 * n for n in range(4)]
+    curve, _ = curve_of(monkeypatch, lambda draw, size: few[np.searchsorted(sizes, size)])
+    drawn = [gain([each[images] for each in few]) for images in random.integers(0, 40, (400, 40))]
+    low, high = np.quantile(drawn, (0.025, 0.975))
+    np.testing.assert_allclose(curve.interval, (low, high), atol=0.2 * (high - low))
+
+    # Two of five parts of a size teach all, and three nothing, whatever the images.
+    curve, _ = curve_of(monkeypatch, lambda draw, size: np.full(40, draw % 5 < 2))
+    assert curve.interval[0] < curve.gain < curve.interval[1]
+
+
+def test_a_curve_needs_sixteen_images_of_two_classes():
+    features, labels = np.arange(47.0)[:, None], np.repeat([0, 1, 2], (16, 15, 16))
+    with pytest.raises(ValueError, match="16 images of each of two classes"):
+        image_curve(features[:31], labels[:31], features, labels)
+    with pytest.raises(ValueError, match="held-out images"):
+        image_curve(features, labels, features[:0], labels[:0])
 
 
 def test_a_weight_decay_is_a_number_or_auto():

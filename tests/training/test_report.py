@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 from readable import contrasts
 
-from vit_keras.training.evaluation import Evaluation
+from vit_keras.training.evaluation import Evaluation, charts
+from vit_keras.training.evaluation.calibration import Reliability
 from vit_keras.training.evaluation.charts import ticks_of
+from vit_keras.training.evaluation.curve_over_images import ImageCurve
 from vit_keras.training.evaluation.report import report
+from vit_keras.training.metrics import wilson
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"> &amp; {{main}} \u2028 'cat'"
 
@@ -97,6 +100,72 @@ def test_ticks_enclose_the_values(values):
     ticks = ticks_of(values)
     assert 2 <= len(ticks) <= 8 and np.allclose(np.diff(ticks), ticks[1] - ticks[0])
     assert not values or (ticks[0] <= min(values) and ticks[-1] >= max(values))
+
+
+# --- the charts ---------------------------------------------------------------------------------------------------
+
+
+def ruler(svg, kind):
+    """A function from pixels to the values beside a chart's lines, as a reader has it from the axis of a kind."""
+    along = "y" if kind == "end" else "x"
+    shift = 4 if kind == "end" else 0  # a text is centered on its line
+    marks = re.findall(rf'<text class="{kind}" x="([\d.]+)" y="([\d.]+)">([\d.,]+)( %)?</text>', svg)
+    pixels = [float(y if along == "y" else x) - shift for x, y, *_ in marks]
+    values = [float(text.replace(",", "")) / (100 if percent else 1) for _, _, text, percent in marks]
+    return lambda place: np.polyval(np.polyfit(pixels, values, 1), place)
+
+
+def dots(svg, kind):
+    found = re.findall(rf'<circle class="{kind}" cx="([\d.]+)" cy="([\d.]+)"', svg)
+    return np.array(found, float).T
+
+
+def test_points_of_a_curve_are_at_their_values():
+    svg = charts.chart("Loss", {"train": [3.0, float("nan"), 1.0], "val": [2.0, 2.5, 0.5]}, 1)
+    epochs, values = ruler(svg, "mid"), ruler(svg, "end")
+    assert "nan" not in re.findall('points="(.*?)"', svg)[0] and values(10) > values(200)  # large values are above
+    for kind, n, wanted in (("train", [1, 3], [3, 1]), ("val", [1, 2, 3], [2, 2.5, 0.5])):
+        x, y = dots(svg, kind)
+        np.testing.assert_allclose(epochs(x), n, atol=1e-3)  # pixels have one decimal, and 200 of them are 3 or less
+        np.testing.assert_allclose(values(y), wanted, atol=2e-3)
+
+
+def test_the_band_goes_there_and_back_along_the_intervals():
+    svg = charts.chart("Accuracy", {"val": [0.2, 0.8, 0.5]}, None, images=50)
+    points = re.search(r'<polygon class="band" points="(.*?)"', svg)[1].split()
+    x, y = np.array([point.split(",") for point in points], float).T
+    low, high = zip(*(wilson(value, 50) for value in (0.2, 0.8, 0.5)))
+    np.testing.assert_allclose(ruler(svg, "mid")(x), [1, 2, 3, 3, 2, 1], atol=1e-3)
+    np.testing.assert_allclose(ruler(svg, "end")(y), [*low, *high[::-1]], atol=1e-3)  # a tenth of a pixel of some 200
+    assert "band" not in charts.chart("Accuracy", {"val": [0.2, float("inf")]}, None, images=50)
+
+
+def test_predictions_are_drawn_over_the_truth():
+    true, said = np.array([1.0, 2.0, 4.0]), np.array([3.0, 2.0, 9.0])
+    svg = charts._scatter("age", true, said)
+    x, y = dots(svg, "point")
+    np.testing.assert_allclose(ruler(svg, "mid")(x), true, atol=5e-3)  # a tenth of a pixel of 300, for 10
+    np.testing.assert_allclose(ruler(svg, "end")(y), said, atol=5e-3)
+
+
+def test_bins_without_predictions_have_no_point_in_the_reliability():
+    shares = np.array([[0.95, 0.05]] * 8 + [[0.65, 0.35]] * 4)
+    found = Reliability.of(shares, np.array([0] * 6 + [1] * 2 + [0] * 3 + [1]))
+    svg = charts.reliability_chart(found, None)
+    x, y = dots(svg, "train")
+    np.testing.assert_allclose(ruler(svg, "mid")(x), [0.65, 0.95], atol=1e-3)  # a tenth of a pixel of 280
+    np.testing.assert_allclose(ruler(svg, "end")(y), [0.75, 0.75], atol=1e-3)
+
+
+def test_the_chart_over_images_has_doublings_at_one_distance_and_the_interval_around_the_forecast():
+    fitted = np.array([0.5, 0.6, 0.68, 0.75])
+    curve = ImageCurve(np.array([25, 50, 100]), np.array([0.5, 0.62, 0.68]), fitted, 0.07, (0.02, 0.11))
+    svg = charts.image_curve_chart(curve)
+    x, y = dots(svg, "val")
+    assert np.diff(x) == pytest.approx([np.diff(x)[0]] * 2, abs=0.11)  # pixels have one decimal
+    np.testing.assert_allclose(ruler(svg, "end")(y), curve.accuracies, atol=1e-3)
+    low, high = re.search(r'<path class="span" d="M[\d.]+ ([\d.]+)V([\d.]+)"', svg).groups()
+    assert ruler(svg, "end")([float(low), float(high)]) == pytest.approx([0.70, 0.79], abs=1e-3)
 
 
 # --- the page -----------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit_keras import visualize, vit
+from vit_keras import anatomy, visualize, vit
 from vit_keras.backend import openvino
 from vit_keras.visualize.explore import explorer, fit, source
 from vit_keras.visualize.explore.fit import Plan, plans
@@ -294,6 +294,32 @@ def test_notebook_shows_as_many_pictures_as_fit():
     shown = len(parts(html.unescape(re.search(r'srcdoc="(.*?)"', frame, re.DOTALL)[1]))[0]["views"])
     assert 0 < shown < 20
     assert f"Only the first {shown} of the images" in frame
+
+
+@pytest.mark.parametrize(
+    "task, activation, bias, target",
+    [
+        ("multi", None, [0.9, 0.4, 0.2], "auto"),
+        ("multi", "sigmoid", [0.9, 0.4, 0.2], "auto"),
+        ("multi", "sigmoid", [0.9, 0.4, 0.2], lambda outputs: outputs[:, 0]),
+        ("single", None, [0.6, 0.3, 0.1], "auto"),
+        ("single", "softmax", [0.6, 0.3, 0.1], "auto"),
+        ("single", "softmax", [0.6, 0.3, 0.1], (lambda outputs: outputs[:, 0], 1)),
+        ("single", "sigmoid", [0.6], "auto"),
+    ],
+)
+def test_predictions_are_the_models_probabilities_whatever_its_logits(task, activation, bias, target):
+    """Logits that look like probabilities are none."""
+    base = vit.build_model(16, 8, 1, 16, 2, "tiny", 32, classes=3, include_top=False)
+    head = keras.layers.Dense(len(bias), activation=activation)
+    model = keras.Sequential([base, head])
+    head.set_weights([np.random.default_rng(0).normal(0, 1e-3, (16, len(bias))), np.array(bias)])
+    model.run_eagerly = True
+    model.task, model.labels = task, ("a", "b", "c")[: len(bias)]
+    image = np.zeros((16, 16, 3), "uint8")
+    wanted = anatomy.probabilities(model, model(vit.preprocess_inputs(image[None])))[0]
+    meta, _ = parts(explorer(model, image, target=target).html)
+    assert [share for _, share in meta["views"][0]["predictions"]] == pytest.approx(wanted, abs=1e-4)  # as it rounds
 
 
 # --- the file -----------------------------------------------------------------------------------------------------

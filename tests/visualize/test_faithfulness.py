@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support import far_from_uniform, noise
 
-from vit_keras import anatomy, layers, training, visualize, vit
+from vit_keras import anatomy, layers, merge_tokens, training, visualize, vit
 from vit_keras.visualize import faithfulness
 from vit_keras.visualize.faithfulness import (
     evaluate_maps,
@@ -361,6 +361,20 @@ def test_one_trace_does_for_all_methods_and_fractions(tiny, monkeypatch):
 def test_mistakes_are_named(tiny, options, error, message):
     with pytest.raises(error, match=message):
         evaluate_maps(tiny, noise(1, 32, 32, 3), **{"methods": ["rollout"], **options})
+
+
+def test_merged_tokens_cannot_be_removed_but_their_pixels_can():
+    merged, image = merge_tokens(build(), 2), noise(1, 32, 32, 3)
+    with pytest.raises(ValueError, match=r"merges tokens.*merge_tokens\(model, 0\)"):
+        evaluate_maps(merged, image, ["rollout"])
+    found = evaluate_maps(merged, image, ["rollout"], metric="pixel", target=1, fractions=[0.5])
+    expected = anatomy.probabilities(merged, merged(vit.preprocess_inputs(image)))[:, 1]
+    np.testing.assert_allclose(found.full, expected, rtol=0, atol=1e-6)  # float32
+
+
+def test_a_mosaic_has_at_least_a_patch_for_each_tile(tiny):
+    with pytest.raises(ValueError, match=r"4 x 4 patches, too few for tiles=\(5, 1\)"):
+        grid_pointing_game(tiny, noise(5, 32, 32, 3), "rollout", classes=range(5), tiles=(5, 1))
 
 
 def test_no_images_is_a_mistake(tiny):

@@ -287,6 +287,7 @@ def test_pca_colours_each_image_by_its_own_components():
     np.testing.assert_array_equal(analysis.token_pca(rec, clip=90), analysis.token_pca(rec, clip=(0, 90)))
     # Tokens that are all the same, but for what is rounded off, have no colours, and no NaN.
     np.testing.assert_array_equal(analysis.token_pca(rec, layer=0), np.full((2, 4, 5, 3), 0.5))
+    assert not analysis.token_pca(rec, layer=0, foreground=True).any()  # none of them is in the foreground
 
 
 def test_joint_pca_has_the_same_components_for_all():

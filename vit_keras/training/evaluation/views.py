@@ -84,7 +84,7 @@ class SeveralViews(Decoder):
 
 
 def cut(picture: np.ndarray, box: tuple[float, float, float, float]) -> np.ndarray:
-    """Return a part of an image, at least one pixel.
+    """Return a part of an image.
 
     Args:
         picture: `(height, width, channels)`.
@@ -96,5 +96,4 @@ def cut(picture: np.ndarray, box: tuple[float, float, float, float]) -> np.ndarr
     """
     height, width = picture.shape[:2]
     top, left, bottom, right = (round(share * side) for share, side in zip(box, (height, width) * 2))
-    top, left = min(top, height - 1), min(left, width - 1)
-    return picture[top : max(bottom, top + 1), left : max(right, left + 1)]
+    return picture[top:bottom, left:right]

@@ -59,7 +59,7 @@ def _fixed(
                 "name": source.names[b],
                 "picture": pictures.index(picture),
                 "size": [int(n) for n in image.shape[:2]],
-                "predictions": predictions(rec, b, source.activation),
+                "predictions": predictions(source, b),
                 "maps": [{"key": key, "name": names[b]} for key, names, _ in source.maps],
                 "similarity": None,
             }

@@ -29,12 +29,13 @@ class Source:
     names: list[str]
     maps: list[tuple[str, list[str], np.ndarray]]  # (key, name for each image, (B, G))
     activation: str | None = None  # of the model's output
+    is_logits: bool | None = None  # whether the recorded output is before it; `None` if nothing tells
 
     def first(self, count: int) -> Source:
         """Return the same with only the first images."""
         maps = [(key, names[:count], values[:count]) for key, names, values in self.maps]
         recording = of_images(self.recording, slice(count))
-        return Source(recording, self.model, self.names[:count], maps, self.activation)
+        return dataclasses.replace(self, recording=recording, names=self.names[:count], maps=maps)
 
 
 def of_recording(rec: Recording) -> Source:
@@ -62,7 +63,11 @@ def of_model(model: Any, images: Any, target: Any, options: dict[Any, Any]) -> S
     names = _picture_names(images, len(recordings[0].images))
     activation = anatomy.last_activation(model) if getattr(model, "outputs", None) else None
     activation = "sigmoid" if anatomy.task(model) == "multi" else activation
-    return Source(recordings[0], str(getattr(model, "name", "")), names, _maps(recordings), activation)
+    kind = anatomy.output_kind(model)
+    whole = callable(target[0] if isinstance(target, tuple) and target else target)  # else `record` leaves it out
+    is_logits = {"logits": True, "probabilities": not whole}.get(kind or "")
+    name = str(getattr(model, "name", ""))
+    return Source(recordings[0], name, names, _maps(recordings), activation, is_logits)
 
 
 def _record_prediction(model: Any, images: Any, options: dict[Any, Any]) -> Recording:
@@ -141,22 +146,23 @@ def _label(rec: Recording, number: int) -> str:
     return rec.labels[number] if rec.labels is not None and number < len(rec.labels) else f"class {number}"
 
 
-def predictions(rec: Recording, image: int, activation: str | None) -> list[tuple[str, float]]:
+def predictions(source: Source, image: int) -> list[tuple[str, float]]:
     """Return the likeliest class and others of at least 1 %, of a model that knows the names of its classes."""
+    rec = source.recording
     if rec.logits is None or rec.labels is None or len(rec.labels) != rec.logits.shape[-1]:
         return []
-    scores = _probabilities(rec.logits[image].astype("float64"), activation)
+    scores = _probabilities(rec.logits[image].astype("float64"), source.activation, source.is_logits)
     likely = [int(n) for n in np.argsort(-scores)[:3]]
     return [(_label(rec, n), round(float(scores[n]), 4)) for n in likely if n == likely[0] or scores[n] >= 0.01]
 
 
-def _probabilities(outputs: np.ndarray, activation: str | None) -> np.ndarray:
-    """Return probabilities of a recorded output, from which the activation was left out or not."""
-    if outputs.size == 1:
-        return 1 / (1 + np.exp(-outputs))
-    positive = (outputs >= 0).all()
-    if positive and np.allclose(outputs.sum(), 1, atol=1e-2):
+def _probabilities(outputs: np.ndarray, activation: str | None, is_logits: bool | None) -> np.ndarray:
+    """Return probabilities of a recorded output."""
+    apart = outputs.size == 1 or activation == "sigmoid"
+    if is_logits is None:
+        sums_to_1 = np.allclose(outputs.sum(), 1, atol=1e-2)
+        bounded = activation == "sigmoid" and (outputs <= 1).all()
+        is_logits = outputs.size == 1 or not ((outputs >= 0).all() and (sums_to_1 or bounded))
+    if not is_logits:
         return outputs
-    if activation == "sigmoid":
-        return outputs if positive and (outputs <= 1).all() else 1 / (1 + np.exp(-outputs))
-    return anatomy.softmax(outputs)
+    return anatomy.sigmoid(outputs) if apart else anatomy.softmax(outputs)

@@ -7,7 +7,6 @@ mean of the tokens is over the others. The result is the same, and one compiled 
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -30,11 +29,14 @@ def read(
     `kind` is `"similarity"`, `"probability"` or a function of the outputs; `tokens` are those that
     `anatomy.readout(model)` returns; `masks` has the shape `(batch, tokens)`.
     """
-    remove = _Removal(model, masks)
-    with contextlib.nullcontext() if masks is None and kind != "similarity" else tap(remove):
+    if masks is None and kind != "similarity":
         outputs = model(images, training=False)
-        if kind == "similarity":
-            return ops.cast(pooled(model, tokens, remove.tokens, masks), "float32")
+    else:
+        remove = _Removal(model, masks)
+        with tap(remove):
+            outputs = model(images, training=False)
+            if kind == "similarity":
+                return ops.cast(pooled(model, tokens, remove.tokens, masks), "float32")
     if callable(kind):
         value = kind(outputs)
         if not ops.is_tensor(value) or math.prod(n or 1 for n in value.shape[1:]) != 1 or not value.shape:
