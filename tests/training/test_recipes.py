@@ -345,6 +345,14 @@ def test_a_first_batch_of_one_class_warns_unless_it_is_likely_by_chance(counts, 
     assert told is (counts[0] == 40)
 
 
+def test_a_list_of_batches_is_refused_before_fit():
+    """`fit` would take it for several inputs; of [x, y], the labels would not be checked."""
+    x, y = points()
+    for data in ([(x[:4], y[:4]), (x[4:], y[4:])], [x, y]):
+        with pytest.raises(ValueError, match=r"list of 2.*tuple of arrays, \(x, y\)"):
+            recipe("probe").compile(dense(), data)
+
+
 def test_an_average_is_taken_from_the_file_of_a_checkpoint(tmp_path):
     """`ModelCheckpoint` keeps the weights of the last step; to 1e-7, as the average is copied."""
     (x, y), known = points(), recipe("probe", ema=0.5, learning_rate=0.1)
