@@ -142,6 +142,12 @@ def test_every_task_learns_and_is_saved(photos, columns, tmp_path, task, label, 
     ].lower() in page.lower()
 
 
+def test_a_column_of_one_number_is_refused(photos, columns, tmp_path):
+    given = options(photos, label_column="age", task="regression")
+    with pytest.raises(ValueError, match="only one value.*'age': 3.*label_column="):
+        finetune({**columns, "age": [3] * 48}, model=tiny(classes=1), output=tmp_path / "run", **given)
+
+
 def test_a_model_of_numbers_goes_on_in_its_unit(photos, columns, tmp_path):
     """A second training begins with the head of the first: its first epoch is better than the mean."""
     model = tiny(classes=1)

@@ -345,6 +345,14 @@ def test_a_first_batch_of_one_class_warns_unless_it_is_likely_by_chance(counts, 
     assert told is (counts[0] == 40)
 
 
+def test_a_list_of_batches_is_refused_before_fit():
+    """`fit` would take it for several inputs; of [x, y], the labels would not be checked."""
+    x, y = points()
+    for data in ([(x[:4], y[:4]), (x[4:], y[4:])], [x, y]):
+        with pytest.raises(ValueError, match=r"list of 2.*tuple of arrays, \(x, y\)"):
+            recipe("probe").compile(dense(), data)
+
+
 def test_an_average_is_taken_from_the_file_of_a_checkpoint(tmp_path):
     """`ModelCheckpoint` keeps the weights of the last step; to 1e-7, as the average is copied."""
     (x, y), known = points(), recipe("probe", ema=0.5, learning_rate=0.1)
@@ -459,8 +467,9 @@ def test_a_second_training_without_the_callbacks_is_refused(tmp_path, opened):
 
 
 def dropping():
-    drop = keras.layers.Dropout(0.3, noise_shape=(None, 1))  # of plain dropout, PyTorch's own generator would be asked
-    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(8), drop, keras.layers.Dense(3)])
+    layers = keras.layers
+    rows, plain = layers.Dropout(0.3, noise_shape=(None, 1)), layers.Dropout(0.3)  # on PyTorch, two generators
+    return keras.Sequential([keras.Input((4,)), layers.Dense(8), rows, plain, layers.Dense(3)])
 
 
 def trained(folder, killed_after=None, epochs=4, model=dropping, data=points, **changes):
@@ -497,7 +506,6 @@ def test_a_killed_training_resumes_to_the_same_weights(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.only_on("tensorflow", "jax", reason="the dropout of Keras on PyTorch has the generator of the process")
 def test_a_killed_training_of_a_vit_resumes_to_the_same_weights(tmp_path):
     data = RNG.uniform(-1, 1, size=(8, 16, 16, 3)).astype("float32"), np.arange(8) % 3
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from typing import Any
 
 import keras
@@ -94,15 +95,20 @@ class Reseed(keras.callbacks.Callback):
     """A callback that derives an epoch's random numbers from the steps before it: a resumed run repeats them.
 
     Keras does not save the state of random numbers. The model must start with the same seeds
-    (`keras.utils.set_random_seed`). On PyTorch, Keras' plain dropout draws from PyTorch's own generator instead.
+    (`keras.utils.set_random_seed`). On PyTorch, Keras' plain dropout draws from PyTorch's global generator, so this
+    generator gets a seed too if the model has random layers.
     """
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         steps = int(ops.convert_to_numpy(self.model.optimizer.iterations))
-        for variable in self.model.variables:
-            if variable.path.endswith("seed_generator_state"):
-                seed, _ = ops.convert_to_numpy(variable)
-                variable.assign(np.array([seed, steps * _DRAWS_PER_STEP % 2**32], "uint32"))
+        states = [variable for variable in self.model.variables if variable.path.endswith("seed_generator_state")]
+        for variable in states:
+            seed, _ = ops.convert_to_numpy(variable)
+            variable.assign(np.array([seed, steps * _DRAWS_PER_STEP % 2**32], "uint32"))
+        if states and keras.backend.backend() == "torch":
+            seeds = [int(ops.convert_to_numpy(variable)[0]) for variable in states]
+            mixed = np.random.SeedSequence([*seeds, steps]).generate_state(1, "uint64")[0]
+            sys.modules["torch"].manual_seed(int(mixed))
 
 
 _DRAWS_PER_STEP = 64  # no layer draws more often in a step

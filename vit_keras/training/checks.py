@@ -30,7 +30,7 @@ def check(model: keras.Model, data: Any, *, loss: Any = None) -> None:
         loss: The loss to train with, or its name. Labels are checked as classes if it is a cross-entropy or `None`.
 
     Raises:
-        ValueError: The labels do not fit the model's outputs or the loss, or pixels are not finite.
+        ValueError: The labels do not fit the model's outputs or the loss, pixels are not finite, or `data` is a list.
 
     Warns:
         UserWarning: The pixels that reach the ViT are not in the range that it was trained with; the first batch has a
@@ -77,8 +77,13 @@ def first_batch(data: Any) -> tuple[Any, Any]:
     Labels that are not there are `None`.
 
     Raises:
-        ValueError: There is no batch.
+        ValueError: There is no batch, or `data` is a list.
     """
+    if isinstance(data, list):
+        raise ValueError(
+            f"The data is a list of {len(data)}, which fit would take for the inputs of the model. Pass a tuple of "
+            "arrays, (x, y), or a dataset: a keras.utils.PyDataset, tf.data, Grain or a PyTorch DataLoader."
+        )
     if isinstance(data, tuple):
         return tuple(map(_head, (*data, None)[:2]))
     if hasattr(data, "shape"):

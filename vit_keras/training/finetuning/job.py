@@ -291,7 +291,7 @@ class Job:
         try:
             for attempt in range(_MOST_PLANS):
                 watched = limit if attempt + 1 < _MOST_PLANS else None
-                keep = Keep(run, self.train.seed, watched)
+                keep = Keep(run, watched)
                 if not run.ended:
                     self._fit(run, keep)
                 if watched is None or keep.planned is None:

@@ -56,12 +56,18 @@ class FinetuneOptions:
         return 60 * (default if self.minutes is None else self.minutes) or None
 
     def check(self, data: Labeled) -> None:
-        """Check that the options fit the task.
+        """Check that the options fit the task, and that numbers differ from image to image.
 
         Raises:
             ValueError: They do not.
         """
         task = data.task
+        if task == "regression" and not np.ptp(data.labels, axis=0).any():
+            given = ", ".join(f"{name!r}: {value}" for name, value in zip(data.names, np.ravel(data.labels[0])))
+            raise ValueError(
+                f"Each column of labels has only one value ({given}), so there is nothing to learn. Choose a different "
+                "column with label_column= (--label-column)."
+            )
         if self.metric is not None and one_of(self.metric, "metric", metrics.NAMES) not in metrics.fitting(task):
             fitting = ", ".join(metrics.fitting(task))
             raise ValueError(f"The metric {self.metric!r} does not fit the task {task!r}, which these fit: {fitting}.")

@@ -10,7 +10,6 @@ import dataclasses
 import json
 import math
 import os
-import sys
 import time
 import warnings
 from pathlib import Path
@@ -318,7 +317,6 @@ class Keep(Stopwatch):
 
     Args:
         run: Where to record.
-        seed: Seed of PyTorch's generator, which Keras' dropout draws from and nobody saves.
         limit: The time limit; `None` to keep to the number of epochs.
 
     Attributes:
@@ -327,17 +325,11 @@ class Keep(Stopwatch):
 
     limit: TimeLimit | None
     run: Run
-    seed: int
 
-    def __init__(self, run: Run, seed: int = 0, limit: TimeLimit | None = None):
+    def __init__(self, run: Run, limit: TimeLimit | None = None):
         super().__init__()
-        self.run, self.seed, self.limit = run, seed, limit
+        self.run, self.limit = run, limit
         self.planned: float | None = None
-
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        super().on_epoch_begin(epoch, logs)
-        if keras.backend.backend() == "torch":
-            sys.modules["torch"].manual_seed(self.seed + epoch)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         super().on_train_batch_end(batch, logs)
