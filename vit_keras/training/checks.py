@@ -79,7 +79,7 @@ def first_batch(data: Any) -> tuple[Any, Any]:
     Raises:
         ValueError: There is no batch, or `data` is a list.
     """
-    if isinstance(data, list):
+    if isinstance(data, list) and data:
         raise ValueError(
             f"The data is a list of {len(data)}, which fit would take for the inputs of the model. Pass a tuple of "
             "arrays, (x, y), or a dataset: a keras.utils.PyDataset, tf.data, Grain or a PyTorch DataLoader."
