@@ -473,6 +473,12 @@ def test_safetensors_types(tmp_path):
     assert_equal(reader, arrays)
 
 
+def test_each_byte_of_a_bool_array_but_0_is_true(tmp_path):
+    header = {"a": {"dtype": "BOOL", "shape": [3], "data_offsets": [0, 3]}}
+    value = open_weights(write(tmp_path / "a", safetensors_bytes(header, bytes([0, 1, 2]))))["a"]
+    assert value.view("uint8").tolist() == [0, 1, 1]  # a raw 2 would compare unequal to True
+
+
 def test_safetensors_of_the_library(tmp_path):
     library = pytest.importorskip("safetensors.numpy")
     arrays = {"b": numbers(3, 4), "a": numbers(5, dtype=np.float16), "c": np.arange(3)}
