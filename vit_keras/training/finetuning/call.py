@@ -200,6 +200,7 @@ class Call:
         """Train one model, and write its report."""
         frozen = self._frozen(train, held_out)
         self._choose_batch(frozen, [(train, held_out)])
+        keras.utils.set_random_seed(self.options.seed)  # the same training, whatever was drawn before
         job = self.job(train, held_out)
         tuned = job.model
         job.say(
