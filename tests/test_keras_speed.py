@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support import OTHER_PIXELS
 
-from vit_keras import vit
+from vit_keras import training, vit
 
 only_tensorflow = pytest.mark.only_on("tensorflow", reason="only TensorFlow needs this")
 
@@ -240,6 +240,15 @@ def test_class_numbers_beyond_the_head_are_refused_before_the_first_step(named):
         with pytest.raises(ValueError, match=rf"Received: \[{wrong}\]"):
             model.fit(images(2), fits, validation_data=(images(2), labels), verbose=0)
     assert int(model.optimizer.iterations) == 0
+
+
+def test_a_number_with_a_weight_may_be_of_no_class():
+    model, labels, weights = tiny(), np.array([0, -1]), np.array([1.0, 0.0])
+    model.compile("sgd", training.losses.CrossEntropy(from_logits=True))
+    with pytest.raises(ValueError, match=r"Received: \[10\]"):  # the loss of the package's recipes
+        model.fit(images(2), np.array([0, 10]), verbose=0)
+    for validation in (None, (images(2), labels, weights)):
+        model.fit(images(2), labels, sample_weight=weights, validation_data=validation, verbose=0)
 
 
 def test_a_loss_that_ignores_a_class_takes_its_number():

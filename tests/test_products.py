@@ -337,7 +337,7 @@ def test_without_gradients_a_gelu_takes_no_new_memory(gelu, monkeypatch):
 
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("numbers", [1, 300, 301, 100_003])
-def test_the_tanh_gelu_in_passes(numbers, threads, monkeypatch):
+def test_the_tanh_gelu_in_passes_is_pytorchs_and_takes_no_new_memory(numbers, threads, monkeypatch):
     """To 1e-6 of numbers up to 30: both round a few times, in float32."""
     import torch
 

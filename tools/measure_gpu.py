@@ -11,7 +11,8 @@ round, and they take turns; medians are printed. "Of peak" is the share of the d
 (`--peak`, where the device is not known here) that the products of the model are (`vit_keras.cost`).
 
 With `--exact`, it prints how far the logits of a checkpoint are from those in a file (arrays `image`, uint8, and
-`logits`) in each dtype. It prints the device's name. docs/why_believe_it.md has the results for an H200.
+`logits`) in each dtype. It prints the device's name. docs/why_believe_it.md has the results: logits on an H200, speed
+on an H100.
 """
 
 import argparse

@@ -135,6 +135,28 @@ def class_numbers(target: Any, count: int, labels: Sequence[str] | None) -> np.n
     return np.array(classes, "int32")
 
 
+def check_class_numbers(labels: np.ndarray, classes: int) -> None:
+    """Raise a `ValueError` unless labels are numbers of classes of a head.
+
+    Keras does not: JAX trains on wrong numbers, and TensorFlow refuses them only on a CPU.
+
+    Args:
+        labels: Class numbers, of any shape.
+        classes: How many classes there are.
+
+    Example:
+        >>> check_class_numbers(np.array([0, 2, 7]), 3)
+        Traceback (most recent call last):
+        ValueError: Class numbers must be from 0 to 2. Received: [7]. Number classes from 0, or use a larger head.
+    """
+    wrong = labels[~np.isin(labels, np.arange(classes))]
+    if wrong.size:
+        raise ValueError(
+            f"Class numbers must be from 0 to {classes - 1}. Received: {wrong[:3].tolist()}. Number classes from 0, "
+            "or use a larger head."
+        )
+
+
 def _class_number(target: Any, labels: Sequence[str] | None) -> int:
     if isinstance(target, str):
         return -1 if target == "predicted" else class_named(target, labels)
@@ -149,22 +171,3 @@ def _class_number(target: Any, labels: Sequence[str] | None) -> int:
 
 if not TYPE_CHECKING:  # a misspelled name must not pass for a moved one
     __getattr__ = moved_names(__name__)
-
-
-def check_class_numbers(labels: np.ndarray, classes: int) -> None:
-    """Raise a `ValueError` unless labels are numbers of classes of a head.
-
-    TensorFlow refuses others on processors only, in its own words, and JAX trains on them.
-
-    Args:
-        labels: Class numbers, of any shape.
-        classes: How many classes there are.
-
-    Example:
-        >>> check_class_numbers(np.array([0, 2, 7]), 3)
-        Traceback (most recent call last):
-        ValueError: Class numbers must be from 0 to 2. Received: [7]
-    """
-    wrong = labels[~np.isin(labels, np.arange(classes))]
-    if wrong.size:
-        raise ValueError(f"Class numbers must be from 0 to {classes - 1}. Received: {wrong[:3].tolist()}")

@@ -148,7 +148,7 @@ def test_commands_that_draw_leave_damaged_images_out_unless_asked_otherwise(comm
 def test_a_model_among_the_images_is_refused_before_another_is_opened(model, capsys, monkeypatch):
     monkeypatch.setattr(predicting, "open_with_options", lambda options: pytest.fail("a model is opened"))
     assert main(["predict", "one.png", model[1]]) == 1
-    assert f"{model[1]} is a zip archive, not an image. Pass models by --model" in capsys.readouterr().err
+    assert f"{model[1]} is a zip archive, not an image. A model has an option of its own" in capsys.readouterr().err
 
 
 def test_a_new_head_is_warned_of(model, capsys):
@@ -157,7 +157,7 @@ def test_a_new_head_is_warned_of(model, capsys):
     assert "untrained" not in run(capsys, "one.png", *known).err
     error = run(capsys, "one.png", *known, "--set", "classes=3").err
     report = open_model("four.weights.h5", num_heads=2, classes=3).load_report
-    assert report.lack.startswith("head/kernel, head/bias: not in four.weights.h5, and left as they were (untrained")
+    assert report.lack.startswith("head/kernel, head/bias: not in four.weights.h5; they keep their values")
     assert f"warning: {report.lack}." in error and report.lack in str(report)
 
 

@@ -123,6 +123,13 @@ def test_the_server_shows_attention_where_the_model_crops_itself(size, reaches, 
     np.testing.assert_allclose(found["box"], [top / height, left / width, 32 / height, 32 / width])  # shares as sent
 
 
+def test_no_attention_is_shown_where_a_layer_of_keras_crops_inside_the_model():
+    """Nothing tells the server which part of the image the ViT sees."""
+    tiny = vit.build_model(32, 8, 1, 32, 2, "tiny", 64, classes=3)
+    with serve.running(keras.Sequential([keras.Input((48, 64, 3)), keras.layers.CenterCrop(32, 32), tiny])) as a:
+        assert ask(a, "/predict?attention=1", encoded(random_picture(50, 70)))[2].get("attention") is None
+
+
 def test_a_model_that_runs_its_vit_twice_is_served():
     image = keras.Input((32, 32, 3))
     tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=3, include_top=False)

@@ -349,6 +349,8 @@ def test_addresses_that_are_none(address, path, method, status, message):
 
 def test_the_description_names_every_address(address):
     paths = ask(address, "/openapi.json")[2]["paths"]
+    documented = [each["name"] for each in paths["/predict"]["post"]["parameters"] if each["in"] == "query"]
+    assert sorted(documented) == sorted(app._PARAMETERS)  # others are refused
     routes = {(route.address.replace("{model}", "/v2/models/tiny_model"), route.method.lower()) for route in app.ROUTES}
     assert {(path, method) for path, methods in paths.items() for method in methods} == routes
 

@@ -223,6 +223,12 @@ def test_the_command(tmp_path, monkeypatch, capsys, pictures):
     assert sorted(line.split("  ")[-1] for line in lines) == ["a cat", "a dog"]
     assert last == f"relevance map: {tmp_path / 'map.png'}"
     assert Image.open(tmp_path / "map.png").size == (50, 40)
+    (tmp_path / "broken.png").write_bytes(b"")
+    arguments[1:2] = [str(tmp_path / name) for name in ("broken.png", "cat.png")]
+    assert cli.main([*arguments, "-o", str(tmp_path / "map.png")]) == 0
+    found = capsys.readouterr()
+    assert "1 damaged image is left out" in found.err and "broken.png" not in found.out
+    assert (tmp_path / "map-2.png").exists() and not (tmp_path / "map-1.png").exists()
 
 
 def test_commands_warn_that_an_image_tower_may_embed(tmp_path, capsys, pictures):

@@ -334,7 +334,7 @@ def test_nothing_is_left_to_hold_out(tmp_path):
         pytest.warns(UserWarning, match="2 damaged images are left out"),
         pytest.raises(ValueError, match="all held-out"),
     ):
-        finetune(tiny(), tmp_path, output=tmp_path / "run", **how)
+        finetune(tiny(), tmp_path, output=tmp_path / ".run", **how)
 
 
 def test_an_output_that_cannot_be_written_is_found_before_anything_is_read(tmp_path, monkeypatch):
@@ -344,10 +344,10 @@ def test_an_output_that_cannot_be_written_is_found_before_anything_is_read(tmp_p
     monkeypatch.setattr("tempfile.mkdtemp", refuse)
     message = f"Could not write to {re.escape(str(tmp_path))}: Permission denied. Choose"
     with pytest.raises(PermissionError, match=message):
-        finetune(tmp_path, weights="nothing.npz", output=tmp_path / "new" / "run")
+        finetune(tmp_path, weights="nothing.npz", output=tmp_path / ".new" / "run")
 
 
-@pytest.mark.parametrize("inside", [".", "cat", "cat/run"])
+@pytest.mark.parametrize("inside", [".", "cat", "cat/run", "run", "new/run"])
 def test_results_are_not_written_among_the_images(tmp_path, inside):
     (tmp_path / "cat").mkdir()
     Image.new("RGB", (8, 8)).save(tmp_path / "cat" / "0.png")

@@ -384,10 +384,24 @@ def test_other_weights_than_those_that_were_compiled_are_not_trained():
     train_only(model, "all")
     with pytest.raises(ValueError, match=r"'tiny' trains other weights .* Compile it again"):
         model.fit(x, y, verbose=0, callbacks=probe.callbacks)
+    train_only(model, "head")
+    with pytest.raises(ValueError, match="recipe.callbacks"):  # the schedule has not begun
+        model.fit(x, y, verbose=0)
     for one, other in zip(before, model.get_weights()):
         np.testing.assert_array_equal(one, other)
     probe.compile(model)
     model.fit(x, y, verbose=0, callbacks=probe.callbacks)
+
+
+def test_averages_of_weights_need_all_weights_that_were_compiled():
+    """Keras finds the averages by their order, on every backend."""
+    model, averaged, y = tiny(), recipe("finetune", ema=0.9), np.arange(4) % 3
+    x = RNG.uniform(-1, 1, (4, 16, 16, 3)).astype("float32")
+    averaged.compile(model)
+    model.fit(x, y, verbose=0, callbacks=averaged.callbacks)
+    train_only(model, "head")
+    with pytest.raises(ValueError, match="Compile it again"):
+        model.fit(x, y, verbose=0, callbacks=averaged.callbacks)
 
 
 @pytest.mark.core

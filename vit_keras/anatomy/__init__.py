@@ -54,7 +54,7 @@ from .parts import (
     quantization,
     set_rates,
 )
-from .pooling import pooling, readout
+from .pooling import pooling, readout, runs, shows_attention
 
 __all__ = [
     "HEAD",
@@ -98,7 +98,9 @@ __all__ = [
     "quantization",
     "readout",
     "remember_preprocessing",
+    "runs",
     "set_rates",
+    "shows_attention",
     "sigmoid",
     "softmax",
     "task",

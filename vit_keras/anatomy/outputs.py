@@ -136,7 +136,8 @@ def output_kind(model: keras.Model) -> str | None:
 
     Returns:
         `"logits"` or `"probabilities"` of classes; `"features"` of a model without a head; `None` if it cannot be
-        inferred (a subclass of `keras.Model`, an unknown operation, or a head with another activation, such as tanh).
+        inferred (a subclass of `keras.Model`, an unknown operation, or a layer `head` with another activation, such as
+        tanh).
 
     Example:
         >>> from vit_keras import vit
@@ -189,7 +190,7 @@ def probabilities(model: keras.Model, outputs: Any) -> np.ndarray:
     Returns:
         float32 `(batch, classes)`: of logits their softmax, or the sigmoid of each if the model's task is `"multi"` or
         it has only one; else the outputs. Where `output_kind` cannot tell, outputs that are not negative and sum to 1
-        count as probabilities of one class of several.
+        count as probabilities of one class of several, and all others as logits.
 
     Raises:
         ValueError: The model is not a classifier.

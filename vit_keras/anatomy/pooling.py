@@ -12,9 +12,9 @@ import numpy as np
 from .. import layers
 from ..backend.keras_internals import flat_layers, kept, origin
 from .outputs import outputs_of
-from .parts import blocks, checked, final_norm, find_vit, learner, prefix_names
+from .parts import blocks, checked, final_norm, find_vit, has_attention, learner, prefix_names
 
-__all__ = ["pooling", "readout", "runs"]
+__all__ = ["pooling", "readout", "runs", "shows_attention"]
 
 
 def readout(model: keras.Model) -> list[slice]:
@@ -66,7 +66,9 @@ def pooling(model: keras.Model) -> keras.Model | None:
 
 
 def runs(model: keras.Model) -> int:
-    """Return how many times a model runs its ViT for a batch of images: 2 if it is siamese. Without a graph, 1.
+    """Return how many times a model runs its ViT for a batch of images: 2 if it is siamese.
+
+    Where that cannot be known, as of a subclass of `keras.Model`, it is 1.
 
     Example:
         >>> from vit_keras import vit
@@ -75,6 +77,7 @@ def runs(model: keras.Model) -> int:
         >>> runs(tiny), runs(keras.Model(image, tiny(image) - tiny(0.5 * image)))
         (1, 2)
     """
+    model = learner(model)
     vit, counted, seen = find_vit(model), 0, set()
     waiting: list[Any] = []
     if model is not vit:
@@ -90,6 +93,17 @@ def runs(model: keras.Model) -> int:
             if _holds(operation, vit):
                 counted += runs(operation) if isinstance(operation, keras.Model) else 1
     return counted or 1
+
+
+def shows_attention(model: keras.Model) -> bool:
+    """Return whether a model has attention to show for an image: one ViT, with attention, that runs once.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> shows_attention(vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2))
+        True
+    """
+    return has_attention(model) and runs(model) == 1
 
 
 def _behind(last: keras.layers.Layer, model: keras.Model, whole: bool = False) -> keras.Model | None:

@@ -75,7 +75,8 @@ class FastModel(Guarded, keras.Model):
         return super().fit(*args, **kwargs)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
-        _check_labels(self, "evaluate", *args, **kwargs)
+        if not kwargs.get("_use_cached_eval_dataset"):  # within fit, which has checked
+            _check_labels(self, "evaluate", *args, **kwargs)
         return super().evaluate(*args, **kwargs)
 
     def make_train_function(self, force: bool = False) -> Any:
@@ -159,29 +160,41 @@ class FastModel(Guarded, keras.Model):
 
 
 def _check_labels(
-    model: keras.Model, method: str, x: Any = None, y: Any = None, *_: Any, validation_data: Any = None, **__: Any
+    model: keras.Model,
+    method: str,
+    x: Any = None,
+    y: Any = None,
+    *_: Any,
+    validation_data: Any = None,
+    sample_weight: Any = None,
+    **__: Any,
 ) -> None:
-    """Raise a `ValueError` for arrays without the labels, or with numbers of classes, that the loss cannot take."""
+    """Raise a `ValueError` for arrays without the labels, or with numbers of classes, that the loss cannot take.
+
+    A number with a weight may be of no class: a weight of 0 masks it.
+    """
     loss = getattr(model, "loss", None)
-    if loss is None or openvino.is_active() or not _reads_labels(model, loss):
+    if loss is None or openvino.is_active() or not _are_of_keras(model, loss):
         return
-    if y is None and concrete(x):
-        wanted = "(images, labels)" if method == "fit" else "(images, labels), or validation_data=(images, labels)"
-        raise ValueError(
-            f"The loss of {model.name!r} needs labels. Received: {method}(x) of an array alone. Pass "
-            f"model.{method}{wanted}. training.MaskedAutoencoder trains without labels."
-        )
-    if (classes := _classes_of(model, loss)) is None:
-        return
-    held_out = validation_data[1] if isinstance(validation_data, (tuple, list)) and len(validation_data) > 1 else None
-    both: tuple[Any, ...] = (y, held_out)
-    for labels in both:
-        if concrete(labels) and getattr(labels, "is_fully_addressable", True) and tuple(labels.shape[1:]) in ((), (1,)):
-            numbers = keras.ops.convert_to_numpy(labels)
-            check_class_numbers(numbers[numbers != getattr(loss, "ignore_class", None)], classes)
+    given: list[tuple[Any, ...]] = [(x, y, sample_weight)]
+    if isinstance(validation_data, (tuple, list)) and validation_data:
+        given.append((*validation_data, None, None)[:3])
+    classes = _classes_of(model, loss)
+    for images, labels, weights in given:
+        if labels is None and concrete(images):
+            raise ValueError(
+                f"The loss of {model.name!r} needs labels. Received: an array alone. Pass "
+                f"model.{method}(images, labels), and validation_data=(images, labels). training.MaskedAutoencoder "
+                "trains without labels."
+            )
+        if classes is None or labels is None or weights is not None or not concrete(labels):
+            continue
+        if tuple(labels.shape[1:]) in ((), (1,)) and getattr(labels, "is_fully_addressable", True):
+            found = keras.ops.convert_to_numpy(labels)
+            check_class_numbers(found[found != getattr(loss, "ignore_class", None)], classes)
 
 
-def _reads_labels(model: keras.Model, loss: Any) -> bool:
+def _are_of_keras(model: keras.Model, loss: Any) -> bool:
     """Whether the loss and the steps of a model are Keras' own."""
     kinds = [(model, keras.Model, name) for name in ("compute_loss", "train_step", "test_step")]
     kinds += [(loss, keras.losses.Loss, "__call__")] if isinstance(loss, keras.losses.Loss) else []
@@ -196,7 +209,8 @@ def _classes_of(model: keras.Model, loss: Any) -> int | None:
     else:
         sparse = type(loss) is keras.losses.SparseCategoricalCrossentropy
         sparse = sparse or loss is keras.losses.sparse_categorical_crossentropy
-    return shape[-1] if sparse and isinstance(shape, tuple) and len(shape) == 2 else None
+        sparse = sparse or getattr(loss, "takes_class_numbers", False)  # of this package
+    return shape[-1] if sparse and isinstance(shape, tuple) and len(shape) == 2 and shape[-1] > 1 else None
 
 
 def _adds_losses(model: keras.Model) -> bool:

@@ -167,12 +167,12 @@ def _choose(kind: str) -> str:
             if wanted == "onednn" or seconds[other] < 0.95 * seconds["pytorch"]:
                 return other
         except Exception as error:
-            logger.info("Products are not computed by oneDNN: %s: %s", type(error).__name__, error)
+            logger.info("PyTorch's own way is kept (%s): %s: %s", kind, type(error).__name__, error)
     return "pytorch"
 
 
 def _seconds(kind: str) -> dict[str, float]:
-    """Time a product, or an attention, by both libraries, in turns.
+    """Time a product, an attention, or a GELU, in both ways, in turns.
 
     The choice holds for the whole process, so it must not depend on what else the machine does at this moment: the
     clock is this thread's processor time, and the best of several rounds counts.

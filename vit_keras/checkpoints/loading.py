@@ -74,15 +74,15 @@ class LoadReport:
     def lack(self) -> str:
         """The weights that are not in the file, in words; `""` if there are none."""
         names = ", ".join(self.fresh)
-        return names and f"{names}: not in {self.source}, and left as they were (untrained in a new model)"
+        return names and f"{names}: not in {self.source}; they keep their values, which are random in a new model"
 
     def __str__(self) -> str:
         which = f" ({self.key!r}, one of several state dicts)" if self.key else ""
-        lines = [f"Loaded {self.loaded} weights from {self.source}{which}", *self.adapted, *filter(None, [self.lack])]
+        lines = [f"Loaded {self.loaded} weights from {self.source}{which}", *self.adapted, self.lack]
         if self.assumed:
             values = ", ".join(f"{field}={value!r}" for field, value in self.assumed.items())
             lines.append(f"assumed, as nothing shows it: {values}")
-        return "; ".join(lines) + "."
+        return "; ".join(filter(None, lines)) + "."
 
 
 def load_weights(

@@ -45,6 +45,8 @@ def attention(options: argparse.Namespace) -> None:
     model = open_with_options(options)
     method = options.method or ("rollout" if options.target is None else "relevance")
     target = _target(model, options.target)
+    if options.all_methods or method in OF_A_CLASS:
+        warn_of_embedding(model)
     if options.all_methods:
         _draw_all_methods(model, pictures, target, output)
         return
@@ -56,8 +58,6 @@ def attention(options: argparse.Namespace) -> None:
             f"--method {method} needs a classifier, and the model {model.name!r} is not a classifier: {lack}. "
             f"The methods without classes are {others}."
         )
-    if method in OF_A_CLASS:
-        warn_of_embedding(model)
     for (name, picture), path in zip(pictures, paths):
         print(printable(name))
         of_image = target
@@ -98,10 +98,11 @@ def explore(options: argparse.Namespace) -> None:
     output = expanded(options.output)
     check_html(output)
     check_output([output], files)
-    pictures = _Pictures(files, options.errors)
+    names = _Pictures(files, options.errors).names
     model = open_with_options(options)
+    warn_of_embedding(model)
     target = "auto" if options.target is None else _target(model, options.target)
-    page = explorer(model, pictures.names, target=target, max_mb=options.max_mb)
+    page = explorer(model, names, target=target, max_mb=options.max_mb)
     with complete_in_new_folder(output) as part:
         page.save(part)
     print(f"{output}, {megabytes(output.stat().st_size)}")
@@ -173,9 +174,7 @@ def files_of(images: Sequence[str]) -> list[str]:
             found.append(name)
         elif path.is_file():
             if not path.name.lower().endswith(EXTENSIONS) and (kind := kind_of(path)) in _MODELS:
-                raise ValueError(
-                    f"{name} is {kind.words}, not an image. Pass models by --model, and weights by --weights."
-                )
+                raise ValueError(f"{name} is {kind.words}, not an image. A model has an option of its own (--help).")
             found.append(name)
         else:
             raise FileNotFoundError(f"Could not find image or folder: {name}")
@@ -186,7 +185,7 @@ _MODELS = (Kind.SAFETENSORS, Kind.ZIP, Kind.HDF5, Kind.PICKLE)
 
 
 class _Pictures:
-    """Images, all read before the model so that a wrong name is reported at once. Many or large ones are read again.
+    """Images, all read before the model is opened, so that damaged ones are reported at once. Many are read again.
 
     Attributes:
         names: The files that could be read.
@@ -197,12 +196,12 @@ class _Pictures:
         self.names: list[str] = []
         self.numbers: list[int] = []
         self._kept, left = {}, _KEPT
-        damaged: list[tuple[Path, str]] = []
+        damaged: list[tuple[str, str]] = []
         for number, name in enumerate(files, start=1):
             try:
                 picture = read(name, None)
             except (OSError, ValueError) as error:
-                damaged.append((Path(name), str(error)))
+                damaged.append((name, str(error)))
                 if errors == "raise":
                     break
                 continue

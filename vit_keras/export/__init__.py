@@ -86,7 +86,6 @@ def export(
     from .._internal.atomic import naming, put_together, workspace
     from .._internal.validate import expanded, path_text
     from ..anatomy.parts import learner
-    from ..anatomy.pooling import runs
     from .calibration import calibrated
     from .other_backend import write_in_its_backend
     from .pictures import check_pictures
@@ -116,7 +115,7 @@ def export(
         )
     model = learner(model)
     if attention is None:
-        attention = kind.shows_attention and anatomy.has_attention(model) and runs(model) == 1
+        attention = kind.shows_attention and anatomy.shows_attention(model)
     plan = Plan.of(model, preprocessing=preprocessing, labels=labels, top=top, attention=attention, quantize=quantize)
     pictures = check_pictures(plan, check) if checked else []
     if calibration is not None:

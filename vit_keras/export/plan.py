@@ -17,7 +17,6 @@ from keras import ops
 from .. import __version__, anatomy, layers
 from .. import labels as known_labels
 from .._internal.validate import positive_integer
-from ..anatomy.pooling import runs
 from ..backend import compiled
 from ..backend.keras_internals import INPUT_DTYPE, flat_layers
 from ..checkpoints.describe import cached_as
@@ -133,10 +132,10 @@ class Plan:
         blocks = anatomy.blocks(vit)
         if attention and not anatomy.has_attention(model):
             raise ValueError(f"The model {model.name!r} has no attention to return. Pass attention=False.")
-        if attention and (count_of_runs := runs(model)) > 1:
+        if attention and (times := anatomy.runs(model)) > 1:
             raise ValueError(
-                f"The model {model.name!r} runs its ViT {count_of_runs} times for an image, and attention=True returns "
-                "the attention of one run. Pass attention=False."
+                f"The model {model.name!r} runs its ViT {times} times, and attention=True returns the attention of one "
+                "run. Pass attention=False."
             )
         return cls(
             model=model,
@@ -243,8 +242,8 @@ class Plan:
         return {name: ops.cast(found[name], "float32") for name in self.output_names}
 
     @property
-    def resizing(self) -> Preprocessing | None:
-        """What resizes images last on their way to the ViT, in the model or in the file; `None` if nothing does."""
+    def _last_resizing(self) -> Preprocessing | None:
+        """The last preprocessing before the ViT that resizes, in the model or in the file; `None` if there is none."""
         inside = [layer.preprocessing for layer in flat_layers(self.model) if isinstance(layer, Preprocess)]
         found = [each for each in (self.preprocessing, *inside) if each is not None and each.image_size]
         return found[-1] if found else None
@@ -254,16 +253,15 @@ class Plan:
 
         Returns:
             `size`, the `(height, width)` of the images at the ViT, or `None` for any; `crop` and `crop_mode` of what
-            resizes them to it, and `resized`, the `(height, width)` in which they come to that, or `None` for their
-            own; `stride`, the pixels between patches; `prefix`, how many tokens come before the patches; `readout`,
-            see `anatomy.readout`.
+            resizes them to it; `resized`, the `(height, width)` to which the file resizes images before the model
+            resizes them again, or `None` if it does not; `stride`, the pixels between patches; `prefix`, how many
+            tokens come before the patches; `readout`, see `anatomy.readout`.
 
         Raises:
             ValueError: See `anatomy.patch_stride`.
         """
-        vit, last = anatomy.find_vit(self.model), self.resizing
-        any_size = None in anatomy.image_shape(vit)[1:3]
-        size = last.image_size if last is not None and any_size else anatomy.native_size(vit)
+        vit, last = anatomy.find_vit(self.model), self._last_resizing
+        size = anatomy.native_size(vit) if last is None else last.image_size
         return {
             "size": size,
             "crop": None if last is None else last.crop,

@@ -111,12 +111,10 @@ def _exported(model: Any) -> Iterator[str | os.PathLike[str]]:
         yield model
         return
     from .. import anatomy, export
-    from ..anatomy.pooling import runs
 
-    attention = anatomy.has_attention(model) and runs(model) == 1
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        export(model, path, attention=attention, check=None)
+        export(model, path, attention=anatomy.shows_attention(model), check=None)
         yield path
 
 

@@ -76,9 +76,10 @@ def check_before_training(model: keras.Model) -> None:
         if optimizer is not None and not optimizer.can_start:
             raise ValueError(NO_HORIZON)
         if optimizer is not None and optimizer.built and not optimizer.can_update(model.trainable_variables):
+            optimizer.awaits_horizon = False
             raise ValueError(
-                f"{model.name!r} trains other weights than when it was compiled: layers were frozen, unfrozen or "
-                "replaced, or adapters were merged. Compile it again: recipe.compile(model, data)."
+                f"{model.name!r} trains other weights than its optimizer was built for: layers were frozen, unfrozen "
+                "or replaced, or adapters were merged. Compile it again: recipe.compile(model, data)."
             )
         return make(model, *args, **kwargs)
 
@@ -106,7 +107,7 @@ class Reseed(keras.callbacks.Callback):
             seed, _ = ops.convert_to_numpy(variable)
             variable.assign(np.array([seed, steps * _DRAWS_PER_STEP % 2**32], "uint32"))
         if states and keras.backend.backend() == "torch":
-            seeds = [int(ops.convert_to_numpy(variable)[0]) for variable in states]
+            seeds = [int(ops.convert_to_numpy(variable)[0]) % 2**32 for variable in states]  # which Keras keeps signed
             mixed = np.random.SeedSequence([*seeds, steps]).generate_state(1, "uint64")[0]
             sys.modules["torch"].manual_seed(int(mixed))
 

@@ -228,11 +228,12 @@ def _check_shares(labels: np.ndarray) -> None:
 def warn_of_quantized_kernels(model: keras.Model) -> None:
     """Warn if quantized kernels are in the layers that are trained: Keras trains the biases of these alone."""
     trained = [layer for layer in dense_layers(model) if layer.trainable_variables]
-    modes = {str(getattr(layer, "quantization_mode", None)) for layer in trained} - {"None", "float8"}
+    modes = {mode for layer in trained if (mode := getattr(layer, "quantization_mode", None)) not in (None, "float8")}
     if modes:
         warn_caller(
             f"{model.name!r} has kernels that are quantized ({', '.join(sorted(modes))}) and cannot be trained. Only "
-            "biases and other layers are. Train before you quantize, or train adapters: recipe('lora')."
+            "biases and layers that are not quantized learn. Train before you quantize, or train adapters: "
+            "recipe('lora')."
         )
 
 

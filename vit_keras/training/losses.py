@@ -38,6 +38,8 @@ class CrossEntropy(keras.losses.Loss):
         (0.6931, 0.6931)
     """
 
+    takes_class_numbers = True
+
     def __init__(
         self,
         from_logits: bool = False,

@@ -269,10 +269,13 @@ class Layerwise(_Optimizer):
         return self.has_horizon and (schedule.decay == "constant" or schedule.final > 0 or self._has_steps_left())
 
     def can_update(self, variables: Sequence[Any]) -> bool:
-        """Return whether a built optimizer can update these variables: all of its own on JAX, or else some of them."""
+        """Return whether a built optimizer can update these variables: its own, or some of them.
+
+        It must be all of them on JAX, and for averages of weights, which Keras finds by their order.
+        """
         known = {id(variable) for variable in variables_of(self)}
         given = {id(variable) for variable in variables}
-        return given == known if keras.backend.backend() == "jax" else given <= known
+        return given == known if keras.backend.backend() == "jax" or self.use_ema else given <= known
 
     def _has_steps_left(self):
         return int(ops.convert_to_numpy(batches_seen(self))) < int(ops.convert_to_numpy(self.span).sum())

@@ -312,7 +312,7 @@ class Recipe:
         ensure_built(model, inputs)
         name_learner(model, data)  # the loss depends on the task
         check(model, data, loss=loss)
-        batch_size = batch_size if isinstance(data, tuple) else batch_size or len(keras.tree.flatten(inputs)[0])
+        batch_size = batch_size or (None if isinstance(data, tuple) else len(keras.tree.flatten(inputs)[0]))
         return batch_size, labels if labels is None or isinstance(labels, (dict, list, tuple)) else as_array(labels)
 
     def for_model(self, model: keras.Model, task: str | None = None) -> Recipe:
@@ -406,12 +406,12 @@ class Recipe:
                 f"call {'training.add_lora' if self.lora else 'anatomy.set_rates'}(model.image, …)."
             )
         if self.dropout is not None or self.stochastic_depth is not None:
-            vit = anatomy.find_vit(model)
-            anatomy.set_rates(vit, dropout=self.dropout, stochastic_depth=self.stochastic_depth)
+            anatomy.set_rates(anatomy.find_vit(model), dropout=self.dropout, stochastic_depth=self.stochastic_depth)
         if self.lora is not None:
             low_rank.add_lora(model, self.lora, self.lora_projections)
         elif self.train is not None and not (own_loss and anatomy.learner(model) is model and self.train == "all"):
             train_only(model, self.train)  # what another model with a loss of its own has frozen stays so
+        if self.lora is None:
             warn_of_quantized_kernels(model)
 
     @property

@@ -11,6 +11,7 @@ import math
 import shutil
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -211,7 +212,7 @@ def _decode_all(paths: list[Path], decoder: Decoder, file: Any, workers: int, pr
     return decoded
 
 
-def report_damaged(failures: list[tuple[Path, str]], pictures: int, errors: str) -> None:
+def report_damaged(failures: Sequence[tuple[Path | str, str]], pictures: int, errors: str) -> None:
     """Raise an error for damaged images, or warn that they are left out.
 
     Args:

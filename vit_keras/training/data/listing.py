@@ -29,7 +29,7 @@ def list_classes(
     if not path.is_dir():
         raise FileNotFoundError(f"There is no folder {path}.")
     around = {real := path.resolve(), *real.parents}  # a link to one of these is not a class
-    folders = [p.name for p in path.iterdir() if p.is_dir() and not _is_hidden(p.name) and p.resolve() not in around]
+    folders = [p.name for p in path.iterdir() if p.is_dir() and not is_hidden(p.name) and p.resolve() not in around]
     folders.sort()
     if all(re.fullmatch(r"[0-9]+", name) for name in folders):
         folders.sort(key=int)
@@ -77,14 +77,15 @@ def pictures_in(folder: Path) -> list[Path]:
                 folders.clear()
                 continue
             seen.add(real)
-            folders[:] = sorted(name for name in folders if not _is_hidden(name))
+            folders[:] = sorted(name for name in folders if not is_hidden(name))
             places += (each for name in folders if (each := Path(place, name)).is_symlink())
             names = (name for name in names if not name.startswith("."))
             found += (Path(place, name) for name in names if name.lower().endswith(EXTENSIONS))
     return sorted(found, key=lambda path: path.relative_to(folder).as_posix())
 
 
-def _is_hidden(folder: str) -> bool:
+def is_hidden(folder: str) -> bool:
+    """Return whether a folder of this name, such as `.state` or `__pycache__`, is not a class."""
     return folder.startswith((".", "__"))
 
 

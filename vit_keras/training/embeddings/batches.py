@@ -7,7 +7,6 @@ import concurrent.futures
 import itertools
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import keras
@@ -153,7 +152,7 @@ def run_over(
     """
     shape, least = image_shape(model)[1:], _least(model)
     largest, done, checked = 0, 0, False
-    damaged: list[tuple[Path, str]] = []
+    damaged: list[tuple[str, str]] = []
 
     def read(batch: Batch) -> tuple[Batch, bool]:
         """Return a batch with its images as float arrays of one shape each, and whether they were prepared here."""
@@ -195,7 +194,7 @@ def _least(model: keras.Model) -> tuple[int, int]:
 
 
 def _prepared(
-    batch: Batch, prepare: Preprocessing, least: tuple[int, int], damaged: list[tuple[Path, str]] | None
+    batch: Batch, prepare: Preprocessing, least: tuple[int, int], damaged: list[tuple[str, str]] | None
 ) -> Batch:
     """Prepare each image of a batch; damaged files are noted and left out if there is a list for them."""
     images: list[np.ndarray] = []
@@ -211,7 +210,7 @@ def _prepared(
         except (OSError, ValueError) as error:
             if damaged is None or not isinstance(picture, (str, os.PathLike)):
                 raise
-            damaged.append((Path(picture), str(error)))
+            damaged.append((os.fspath(picture), str(error)))
     labels = None if batch.labels is None else batch.labels[kept]
     paths = None if batch.paths is None else [batch.paths[n] for n in kept]
     return Batch(images, paths, labels)

@@ -32,7 +32,7 @@ from ...config import ViTConfig
 from ...opening import open_model, resize
 from ..data.dataset import check_share, datasets_of
 from ..data.labeled import Labeled
-from ..data.listing import pictures_in, split
+from ..data.listing import is_hidden, split
 from ..data.splits import check_fold_column, fold_numbers, hold_out
 from ..data.table import RENAMED, column_numbers, is_table, read_columns, read_pictures
 from ..recipes import Recipe
@@ -298,10 +298,13 @@ def _check_output(output: Path, overwrite: bool, folds: int | str | None) -> Non
 
 
 def _check_beside(output: Path, images: Path) -> None:
-    """Raise a `ValueError` for results among the images of a folder."""
+    """Raise a `ValueError` for results in the folder of the images, where they would be a class."""
     place, root = output.resolve(), images.resolve()
-    if place == root or (root in place.parents and pictures_in(root / place.relative_to(root).parts[0])):
-        raise ValueError(f"{output} has images to train on. Pass a folder outside of {images} as output= (--output).")
+    if place == root or (root in place.parents and not is_hidden(place.relative_to(root).parts[0])):
+        raise ValueError(
+            f"{output} is in the folder of the images, where it would be a class. Pass a folder outside of {images} as "
+            "output= (--output)."
+        )
 
 
 def _parts(data: Labeled, source: Any, share: float, folds: int | str | None, seed: int) -> list[np.ndarray]:
