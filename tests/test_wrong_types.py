@@ -40,7 +40,7 @@ def model():
     return both
 
 
-NOT_OF_MODELS = ("block_numbers", "levels", "sigmoid", "softmax", "has_vit", "has_attention")
+NOT_OF_MODELS = ("block_numbers", "levels", "sigmoid", "softmax", "has_vit", "has_attention", "shows_attention")
 OF_MODELS = [name for name in anatomy.__all__ if name.islower() and name not in NOT_OF_MODELS]
 OF_RECORDINGS = (
     *("cls_attention", "relevance_map", "gradient_rollout", "grad_cam", "legrad", "token_contributions", "token_pca"),
