@@ -106,7 +106,7 @@ def test_ticks_enclose_the_values(values):
 
 
 def ruler(svg, kind):
-    """A function from pixels to the values beside a chart's lines, as a reader has it from the axis of a kind."""
+    """Return a function from pixels to values, fitted to the numbers that are written on an axis of a chart."""
     along = "y" if kind == "end" else "x"
     shift = 4 if kind == "end" else 0  # a text is centered on its line
     marks = re.findall(rf'<text class="{kind}" x="([\d.]+)" y="([\d.]+)">([\d.,]+)( %)?</text>', svg)

@@ -12,7 +12,7 @@ import numpy as np
 from .. import labels
 from .._internal.validate import as_array, one_of
 from ..backend.keras_internals import origin
-from .parts import HEAD, blocks, checked, has_vit
+from .parts import HEADS, blocks, checked, has_vit
 
 
 def outputs_of(model: keras.Model) -> list[Any]:
@@ -155,7 +155,7 @@ def output_kind(model: keras.Model) -> str | None:
         return "probabilities"
     if isinstance(source, keras.layers.Dense) and _activation(source) == "linear":
         return "logits"
-    if isinstance(source, keras.layers.Dense) and source.name in HEAD and source.name != "pre_logits":
+    if isinstance(source, keras.layers.Dense) and source.name in HEADS:
         return None
     known = isinstance(source, keras.layers.Layer) and not isinstance(source, keras.layers.Lambda)
     return "features" if known else None

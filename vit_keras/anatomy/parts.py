@@ -15,7 +15,10 @@ from .._internal.validate import is_number
 from ..backend.guarded import CheckedModel
 from ..backend.keras_internals import add_seed_generator, flat_layers
 
-HEAD = ("pre_logits", "head", "head_dist")
+HEADS = ("head", "head_dist")
+"""Names of a ViT's layers that return classes."""
+
+HEAD = ("pre_logits", *HEADS)
 """Names of a ViT's layers that are replaced for a new set of classes."""
 
 _PARTS = (layers.AddPositionEmbs, layers.AddSinCosPositionEmbs, layers.TransformerBlock, layers.MixerBlock)
@@ -269,7 +272,7 @@ def heads(vit: keras.Model) -> list[keras.layers.Dense]:
     dense = [
         layer for layer in checked(vit).layers if isinstance(layer, keras.layers.Dense) and layer.name != "pre_logits"
     ]
-    return [layer for layer in dense if layer.name in HEAD] or dense[-1:]
+    return [layer for layer in dense if layer.name in HEADS] or dense[-1:]
 
 
 def dense_layers(model: keras.Model) -> list[keras.layers.Dense]:

@@ -252,8 +252,8 @@ class Plan:
         """Return what tells the patches of an image from the other tokens, and what the ViT sees, as plain JSON.
 
         Returns:
-            `size`, the `(height, width)` of the images at the ViT, or `None` for any; `crop` and `crop_mode` of what
-            resizes them to it; `resized`, the `(height, width)` to which the file resizes images before the model
+            `size`, the `(height, width)` of the images at the ViT, or `None` for any; `crop` and `crop_mode` of the
+            last resizing; `resized`, the `(height, width)` to which the file resizes images before the model
             resizes them again, or `None` if it does not; `stride`, the pixels between patches; `prefix`, how many
             tokens come before the patches; `readout`, see `anatomy.readout`.
 

@@ -77,7 +77,7 @@ def first_batch(data: Any) -> tuple[Any, Any]:
     Labels that are not there are `None`.
 
     Raises:
-        ValueError: There is no batch, or `data` is a list.
+        ValueError: `data` has no batch, or is a list.
     """
     if isinstance(data, list) and data:
         raise ValueError(
