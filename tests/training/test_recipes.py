@@ -81,6 +81,7 @@ def test_a_recipe_is_found_by_name_and_changed():
         (lambda: recipe("adam"), "recipe must be one of 'finetune', 'vit'.*'adam'"),
         (lambda: recipe("fintune"), "mean 'finetune'.*'fintune'"),
         (lambda: recipe("vit", lr=1), "Unknown option lr.*'learning_rate'"),
+        (lambda: recipe("finetune", mixup=0.2, cutmix=1), r"augmentation=dict\(cutmix=…, mixup=…\)"),
         (lambda: recipe("vit", learning_rat=1), "learning_rat.*'learning_rate'"),
         (lambda: recipe("vit", optimizer="adam"), "optimizer must be one of 'sgd'"),
         (lambda: recipe("vit", schedule="step"), "schedule must be one of"),

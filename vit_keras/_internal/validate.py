@@ -351,8 +351,13 @@ def did_you_mean(value: Any, choices: Iterable[Any]) -> str:
     return f" Did you mean {' or '.join(repr(by_spelling[name]) for name in near)}?" if near else ""
 
 
-def check_fields(kind: Any, names: Iterable[str]) -> None:
+def check_fields(kind: Any, names: Iterable[str], **parts: Any) -> None:
     """Refuse names that are not fields of a dataclass.
+
+    Args:
+        kind: The dataclass.
+        names: Names of fields that were received.
+        **parts: Fields that hold a dataclass, and its type. The error says where their own fields belong.
 
     Raises:
         ValueError: There are some; the error names the nearest field, or all.
@@ -361,6 +366,9 @@ def check_fields(kind: Any, names: Iterable[str]) -> None:
     unknown = sorted(set(names) - set(known))
     if unknown:
         near = did_you_mean(unknown[0], known) if len(unknown) == 1 else ""
+        for part, inner in parts.items():
+            if all(name in inner.__dataclass_fields__ for name in unknown):
+                near = f" Pass {part}=dict({', '.join(f'{name}=…' for name in unknown)})."
         near = near or f" The fields of {kind.__name__} are {', '.join(known)}."
         raise ValueError(f"Unknown option {', '.join(unknown)}.{near}")
 

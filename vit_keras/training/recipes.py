@@ -224,7 +224,7 @@ class Recipe:
         Raises:
             ValueError: A field does not exist, or a value is out of range.
         """
-        check_fields(Recipe, changes)
+        check_fields(Recipe, changes, augmentation=Augmentation)
         if "augmentation" in changes:
             changes = {"augment_from": 0, "flip_test": False} | changes
         if changes.get("learning_rate") is not None and self.scale_learning_rate == "sqrt":
