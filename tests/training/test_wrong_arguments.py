@@ -31,7 +31,13 @@ def test_an_open_model_ignores_no_argument(tiny, name, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "meant"),
-    [("lr", 'recipe("finetune", learning_rate='), ("epoch", "'epochs'"), ("bs", "'batch_size'"), ("opt", "optimizer=")],
+    [
+        ("lr", 'recipe("finetune", learning_rate='),
+        ("epoch", "'epochs'"),
+        ("bs", "'batch_size'"),
+        ("opt", "optimizer="),
+        ("mixup", "augmentation=dict(mixup=…)"),
+    ],
 )
 def test_the_name_of_a_model_gets_the_same_answer(name, meant, tmp_path):
     with pytest.raises(TypeError) as raised:

@@ -30,6 +30,7 @@ from ...backend import openvino
 from ...checkpoints.model_weights import ModelWeights
 from ...config import ViTConfig
 from ...opening import open_model, resize
+from ..data.augment import Augmentation
 from ..data.dataset import check_share, datasets_of
 from ..data.labeled import Labeled
 from ..data.listing import is_hidden, split
@@ -270,12 +271,14 @@ def _check_options(model: Any, weights: Any, options: Mapping[str, Any]) -> None
     own = [name for name in inspect.signature(finetune).parameters if name != "options"]
     of_opening = () if is_open else {field.name for field in dataclasses.fields(ViTConfig)}
     fields = {field.name for field in dataclasses.fields(Recipe)} - {*own, *of_opening}
+    augmented = {field.name for field in dataclasses.fields(Augmentation)} - {*own, *of_opening}
     if "classes" in options:
         raise TypeError(f"The classes are those of the images. Remove classes={options['classes']!r}.")
     for name in options:
-        found = next((each for each in (name, *ALIASES.get(name, ())) if each in {*own, *fields}), None)
-        if found in fields:
-            message = f'Pass recipe=vit_keras.training.recipe("finetune", {found}=…)'
+        found = next((each for each in (name, *ALIASES.get(name, ())) if each in {*own, *fields, *augmented}), None)
+        if found in {*fields, *augmented}:
+            change = f"{found}=…" if found in fields else f"augmentation=dict({found}=…)"
+            message = f'Pass recipe=vit_keras.training.recipe("finetune", {change})'
             raise TypeError(f"finetune has no argument {name}. {message}, or --set {found}=… on the command line.")
         if is_open or found:
             known = "An open model takes no options of opening."
