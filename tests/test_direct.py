@@ -390,3 +390,37 @@ def test_values_are_cast_as_keras_casts_them(variable_dtype, autocast, scope_dty
         value, nothing = keras_internals.values_of(variable, None)
     assert value.dtype is expected.dtype and bool((value == expected).all())
     assert nothing is None
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")  # PyTorch's, of its fused attention
+def test_gradients_of_each_image_by_stateless_call():
+    import torch
+
+    model, x, y = model_of(dropout=0.0), keras.ops.convert_to_tensor(images(3)), torch.tensor([0, 1, 2])
+    variables = model.trainable_variables
+
+    def loss(values, image, label):
+        logits, _ = model.stateless_call(values, [], image[None], training=True)
+        return torch.nn.functional.cross_entropy(logits, label[None])
+
+    each = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))([v.value.detach() for v in variables], x, y)
+    torch.nn.functional.cross_entropy(model(x, training=True), y).backward()
+    for variable, gradients in zip(variables, each):  # sums in another order: rounding of float32
+        np.testing.assert_allclose(gradients.mean(0), variable.value.grad, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_replaced_parameters_are_refused(mapped):
+    import torch
+
+    model, x = model_of(), keras.ops.convert_to_tensor(images(2))
+    before = model(x)
+    model.range_checked = False  # the first call would look at the pixels
+
+    def call(image):
+        zeros = {name: torch.zeros_like(parameter) for name, parameter in model.named_parameters()}
+        return torch.func.functional_call(model, zeros, (image[None],))
+
+    with pytest.raises(ValueError, match=r"was replaced.*stateless_call"):
+        torch.func.vmap(call)(x) if mapped else call(x[0])
+    assert torch.equal(model(x), before)

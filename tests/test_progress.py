@@ -36,9 +36,9 @@ def test_a_notebook_has_one_output_that_is_replaced(monkeypatch, capsys):
             advance(1)
     assert len(outputs) == 1 and outputs[0].startswith("cats &amp; dogs <progress")
     assert 2 < len(updates) < 100
-    assert updates[-1].endswith('value="1000" max="1000"></progress> 1,000/1,000 pictures')
+    assert updates[-1].endswith('value="1000" max="1000"></progress> 1,000/1,000 images')
     with pytest.raises(KeyError), progress_bar("of unknown length", None) as advance:
         advance(2)
         raise KeyError
-    assert updates[-1].endswith("<progress></progress> 2 pictures")
+    assert updates[-1].endswith("<progress></progress> 2 images")
     assert capsys.readouterr() == ("", "")

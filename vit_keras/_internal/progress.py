@@ -12,7 +12,7 @@ __all__ = ["progress_bar"]
 
 @contextlib.contextmanager
 def progress_bar(
-    description: str, total: int | None, *, unit: str = "pictures", start: int = 0, show: bool = True
+    description: str, total: int | None, *, unit: str = "images", start: int = 0, show: bool = True
 ) -> Iterator[Callable[[int], None]]:
     """Draw a progress bar on standard error while the block runs; in a notebook, one line below the cell.
 

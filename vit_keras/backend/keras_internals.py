@@ -151,8 +151,11 @@ def concrete(tensor: Any) -> bool:
         return isinstance(tensor, jax.Array) and not isinstance(tensor, jax.core.Tracer)
     if backend == "openvino":
         return keras.ops.is_tensor(tensor) and not _waits_for_inputs(tensor)
-    exporting = keras.ops.is_tensor(tensor) and sys.modules["torch"].compiler.is_compiling()
-    return keras.ops.is_tensor(tensor) and tensor.device.type != "meta" and not exporting
+    if not keras.ops.is_tensor(tensor) or tensor.is_meta or sys.modules["torch"].compiler.is_compiling():
+        return False
+    with contextlib.suppress(RuntimeError):  # `torch.func` wraps tensors, which then have no memory of their own
+        return tensor.data_ptr() is not None
+    return False
 
 
 def _waits_for_inputs(tensor: Any) -> bool:

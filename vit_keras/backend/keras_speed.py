@@ -46,6 +46,7 @@ class FastModel(Guarded, keras.Model):
             training = bool(training) if concrete(inputs) else training  # layers that are told need not ask Keras
             if sys.modules["torch"].compiler.is_compiling():  # which stops at the context variables below
                 return super().call(inputs, training=training, mask=mask, **kwargs)
+            self._check_parameters()
             with through_keras() if self.run_eagerly else asked_once():
                 return super().call(inputs, training=training, mask=mask, **kwargs)
         plain = mask is None and not kwargs and not self.run_eagerly and not is_tapped()
@@ -54,6 +55,17 @@ class FastModel(Guarded, keras.Model):
             training = bool(training)
             return compiled.run(self, _FORWARD[training], images, key=training, training=training)
         return super().call(inputs, training=training, mask=mask, **kwargs)
+
+    def _check_parameters(self):
+        """Refuse tensors that PyTorch has put in place of parameters: Keras' variables keep the old ones."""
+        kind = sys.modules["torch"].nn.Parameter
+        other = next((name for name, each in self.torch_params._parameters.items() if type(each) is not kind), None)
+        if other is not None:
+            raise ValueError(
+                f"The parameter {other!r} of {self.name!r} was replaced, as torch.func.functional_call does. Keras' "
+                "variables keep their own tensors, so the model would compute with the old ones. Use "
+                "model.stateless_call(trainable, non_trainable, images)[0] with lists of tensors instead."
+            )
 
     def _run_through_graph(self, inputs, operation_fn=lambda operation: operation, **kwargs):
         """Need half of the memory for large images, on PyTorch: Keras keeps what each block returned until the end."""
