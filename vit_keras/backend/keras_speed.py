@@ -59,7 +59,8 @@ class FastModel(Guarded, keras.Model):
     def _check_parameters(self):
         """Refuse tensors that PyTorch has put in place of parameters: Keras' variables keep the old ones."""
         kind = sys.modules["torch"].nn.Parameter
-        other = next((name for name, each in self.torch_params._parameters.items() if type(each) is not kind), None)
+        own = getattr(self.torch_params, "_parameters", {})  # private: without it, nothing is checked
+        other = next((name for name, each in own.items() if type(each) is not kind), None)
         if other is not None:
             raise ValueError(
                 f"The parameter {other!r} of {self.name!r} was replaced, as torch.func.functional_call does. Keras' "
