@@ -269,6 +269,28 @@ def test_inside_tf_data():
         images.map(IMAGENET)
 
 
+@pytest.mark.only_on("tensorflow", reason="tensors of unknown rank are TensorFlow's")
+def test_pixels_of_an_unknown_number_of_axes_are_refused():
+    import tensorflow as tf
+
+    images = tf.data.Dataset.from_generator(lambda: iter([noise(20, 30, 3)]), output_types=tf.uint8)
+    layer = Preprocess(GOOGLE, image_size=16)
+    with pytest.raises(ValueError, match=r"unknown rank.*expand_animations=False.*tf.ensure_shape"):
+        images.map(layer)
+    known = images.map(lambda image: layer(tf.ensure_shape(image, (None, None, 3))))  # as the error says
+    assert next(iter(known)).shape == (16, 16, 3)
+    model = vit.build_model(16, 8, 1, 16, 2, "tiny", 32, classes=3)
+    model.compile("sgd", "mse")
+    pairs = tf.data.Dataset.from_generator(
+        lambda: iter([(np.zeros((1, 16, 16, 3)), np.zeros((1, 3)))]),
+        output_signature=(tf.TensorSpec(None), tf.TensorSpec((None, 3))),
+    ).repeat(2)
+    with pytest.raises(ValueError, match=r"'tiny' .*unknown rank.*tf.ensure_shape\(images, \(None, 16, 16, 3\)\)"):
+        model.evaluate(pairs, steps=1, verbose=0)
+    shaped = pairs.map(lambda images, labels: (tf.ensure_shape(images, (None, 16, 16, 3)), labels))
+    assert model.evaluate(shaped, steps=1, verbose=0) >= 0
+
+
 def test_without_a_size_pictures_keep_their_own():
     assert GOOGLE(noise(20, 30, 3)).shape == (1, 20, 30, 3)
     assert run(Preprocess(GOOGLE), noise(1, 20, 30, 3)).shape == (1, 20, 30, 3)

@@ -225,6 +225,19 @@ def test_the_command_line(tmp_path, capsys):
     assert "has no quantize='int8'" in capsys.readouterr().err
 
 
+def test_tensorflow_converts_the_folder_as_the_guide_says(tmp_path):
+    tf, runtime = pytest.importorskip("tensorflow"), pytest.importorskip("ai_edge_litert.interpreter")
+    text = " ".join((ROOT / "docs" / "export.md").read_text(encoding="utf-8").split())
+    assert 'pass `signature_keys=["pixels"]` to `tf.lite.TFLiteConverter.from_saved_model`' in text
+    model = vit_keras.open_model("vit_cifar10")
+    vit_keras.export(model, tmp_path / "animals", check=False)
+    converter = tf.lite.TFLiteConverter.from_saved_model(str(tmp_path / "animals"), signature_keys=["pixels"])
+    run = runtime.Interpreter(model_content=converter.convert()).get_signature_runner("pixels")
+    images = np.random.default_rng(0).uniform(-1, 1, (2, 32, 32, 3)).astype("float32")
+    # as for what `export` itself writes: float32, summed in another order
+    np.testing.assert_allclose(run(images=images)["logits"], model.predict(images, verbose=0), atol=1e-4)
+
+
 def test_the_guide_runs_from_top_to_bottom(tmp_path):
     for package in ("tensorflow", "torch", "ai_edge_litert", "onnxruntime", "openvino"):
         pytest.importorskip(package)

@@ -346,3 +346,27 @@ def test_the_end_of_a_training_is_saved():
 def test_mistakes_are_named(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_a_rate_that_follows_a_schedule_cannot_be_set():
+    scheduled, plain = LayerwiseSGD(WarmupDecay(0.1, steps=4)), LayerwiseSGD(0.1)
+    for optimizer in (scheduled, keras.optimizers.LossScaleOptimizer(LayerwiseSGD(WarmupDecay(0.1, steps=4)))):
+        with pytest.raises(TypeError, match="ReduceLROnPlateau.*with a rate instead"):
+            optimizer.learning_rate = 0.05
+    plain.learning_rate = 0.05
+    assert float(plain.learning_rate) == pytest.approx(0.05)
+    scheduled.learning_rate = WarmupDecay(0.2, decay="constant", steps=4)
+    assert float(scheduled.learning_rate) == pytest.approx(0.2)
+
+
+def test_an_h5_file_of_a_model_that_a_recipe_compiled_opens(tmp_path):
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    finetune = recipe("finetune", epochs=1)
+    finetune.compile(model)
+    data = np.zeros((2, 4), "float32"), np.array([0, 1])
+    model.fit(*data, verbose=0, callbacks=finetune.callbacks)
+    model.save(tmp_path / "model.h5")
+    opened = keras.models.load_model(tmp_path / "model.h5")
+    np.testing.assert_array_equal(opened.get_weights()[0], model.get_weights()[0])
+    opened.fit(*data, verbose=0, callbacks=finetune.callbacks)
+    assert int(opened.optimizer.iterations) == 1  # the optimizer starts anew

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support import ROOT
 
-from vit_keras import training
+from vit_keras import training, vit
 
 pytestmark = pytest.mark.only_on("tensorflow", reason="tf.distribute is TensorFlow's")
 
@@ -55,6 +55,10 @@ if kind == "one word":
     weights = np.concatenate([weights, *map(np.ravel, more)])
 print(json.dumps([history["loss"], weights.tolist()]))
 """
+
+
+def tiny():
+    return vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=3, dropout=0.0)
 
 
 def trained(*arguments, program=PROGRAM):
@@ -128,3 +132,21 @@ def test_what_keras_cannot_do_is_refused(monkeypatch):
     monkeypatch.setattr(replicas, "count", lambda: 2)
     with pytest.raises(ValueError, match="accumulate=4 .*several devices"):
         training.recipe("finetune", accumulate=4).compile(keras.Sequential([keras.layers.Dense(2)]))
+
+
+def test_a_recipe_compiles_a_model_under_the_strategy_that_the_model_was_made_under():
+    import tensorflow as tf
+
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    images, labels = np.zeros((4, 32, 32, 3), "float32"), np.arange(4) % 3
+    with strategy.scope():
+        model = tiny()
+    finetune = training.recipe("finetune")
+    finetune.compile(model)
+    assert strategy.extended.variable_created_in_scope(model.optimizer.iterations.value)
+    model.range_checked = True  # images of one color
+    model.fit(images, labels, verbose=0, callbacks=finetune.callbacks)
+    assert keras.ops.convert_to_numpy(model.optimizer.iterations) == 1
+    outside = tiny()
+    with strategy.scope(), pytest.raises(ValueError, match="'tiny' was made outside .*inside strategy.scope()"):
+        finetune.compile(outside)

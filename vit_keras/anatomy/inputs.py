@@ -167,7 +167,7 @@ def check_batch(model: keras.Model, images: Any) -> None:
 
     Raises:
         TypeError: It is a dictionary without the name of the model's input.
-        ValueError: It is a single image.
+        ValueError: It is a single image, or TensorFlow does not know how many axes it has.
 
     Example:
         >>> from vit_keras import vit
@@ -177,6 +177,11 @@ def check_batch(model: keras.Model, images: Any) -> None:
     shape = getattr(model, "input_shape", None)
     if not (isinstance(shape, tuple) and len(shape) == 4):
         return
+    if getattr(getattr(images, "shape", None), "rank", 0) is None:
+        raise ValueError(
+            f"The model {model.name!r} takes a batch of images. Received: a tensor of unknown rank. Tell TensorFlow "
+            f"its shape, in a tf.data.Dataset by map: tf.ensure_shape(images, {shape})."
+        )
     given = tuple(getattr(images, "shape", ()))
     if len(given) == 3:
         raise ValueError(

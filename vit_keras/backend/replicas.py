@@ -6,13 +6,14 @@ does not do by itself.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 import keras
 
-__all__ = ["count", "share", "summed"]
+__all__ = ["count", "scope_of", "share", "summed"]
 
 
 def count() -> int:
@@ -25,6 +26,30 @@ def count() -> int:
     if keras.backend.backend() != "tensorflow":
         return 1
     return sys.modules["tensorflow"].distribute.get_strategy().num_replicas_in_sync
+
+
+def scope_of(model: keras.Model) -> Any:
+    """Return a context in which variables are made as the model's were: under its strategy.
+
+    Raises:
+        ValueError: The model was made outside the strategy that is in use.
+
+    Example:
+        >>> with scope_of(keras.Sequential()):
+        ...     optimizer = keras.optimizers.SGD()
+    """
+    if keras.backend.backend() != "tensorflow":
+        return contextlib.nullcontext()
+    distribute, strategy = sys.modules["tensorflow"].distribute, model.distribute_strategy
+    if not distribute.has_strategy():
+        return contextlib.nullcontext() if strategy is distribute.get_strategy() else strategy.scope()
+    current = distribute.get_strategy()
+    if not all(current.extended.variable_created_in_scope(each.value) for each in model.trainable_variables):
+        raise ValueError(
+            f"The model {model.name!r} was made outside the tf.distribute strategy that is in use. Build or open it "
+            'inside strategy.scope(), or after vit_keras.distribute("data").'
+        )
+    return contextlib.nullcontext()
 
 
 def share(loss: Any) -> Any:

@@ -56,6 +56,15 @@ class Preprocess(keras.layers.Layer):
             preprocessing = preprocessing.replace(image_size=image_size)
         self.preprocessing = preprocessing
 
+    def __call__(self, pixels: Any, *args: Any, **kwargs: Any) -> Any:
+        if getattr(getattr(pixels, "shape", None), "rank", 0) is None:
+            raise ValueError(
+                "Preprocess must know how many axes the pixels have. Received: a tensor of unknown rank. Read files "
+                "with tf.io.decode_image(…, channels=3, expand_animations=False), or tell TensorFlow the shape: "
+                f"tf.ensure_shape(image, (None, None, {self.preprocessing.channels}))."
+            )
+        return super().__call__(pixels, *args, **kwargs)
+
     def build(self, input_shape: Any) -> None:
         channels = self.preprocessing.channels
         axes = len(input_shape)

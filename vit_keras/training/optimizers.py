@@ -159,6 +159,21 @@ NO_HORIZON = (
 )
 
 
+FOLLOWS_SCHEDULE = (
+    "The learning rate follows the schedule that this optimizer has, such as a recipe's, and cannot be set. Leave out "
+    "callbacks that set it (ReduceLROnPlateau, LearningRateScheduler). Or compile the model with a rate instead of a "
+    "schedule: model.compile(training.LayerwiseAdamW(2e-3, layer_decay=0.75, global_clipnorm=1.0), loss=…)."
+)
+
+
+class NothingToTrainError(ValueError, NotImplementedError):
+    """An optimizer has no variables.
+
+    Keras' reader of `.h5` files asks for none, whatever the model trains. Where that is a `NotImplementedError`, it
+    logs a warning and leaves the optimizer's state out.
+    """
+
+
 NO_STEP = "This training changes no weight."
 
 
@@ -226,6 +241,19 @@ class Layerwise(_Optimizer):
         self._rate_now = None
         if self.schedule is not None and not self.needs_horizon:
             self._set_span(0, self.schedule.steps)
+
+    @property
+    def learning_rate(self) -> Any:
+        """The learning rate of the head, now. If it follows a schedule, it cannot be set."""
+        return self._get_current_learning_rate()
+
+    @learning_rate.setter
+    def learning_rate(self, learning_rate: Any) -> None:
+        if isinstance(rate_or_schedule(self), keras.optimizers.schedules.LearningRateSchedule) and not callable(
+            learning_rate
+        ):
+            raise TypeError(FOLLOWS_SCHEDULE)
+        keras.optimizers.Optimizer.learning_rate.fset(self, learning_rate)
 
     @property
     def schedule(self) -> WarmupDecay | None:
@@ -311,7 +339,7 @@ class Layerwise(_Optimizer):
         if self.built:
             return
         if not variables:
-            raise ValueError(
+            raise NothingToTrainError(
                 "The model has no variables to train: all its layers are frozen. Set trainable = True on those to "
                 'train, or use a recipe with train="all", train="head" or a number of last blocks. To open a file '
                 "without its optimizer, pass compile=False."
