@@ -245,7 +245,7 @@ class Layerwise(_Optimizer):
     @property
     def learning_rate(self) -> Any:
         """The learning rate of the head, now. If it follows a schedule, it cannot be set."""
-        return self._get_current_learning_rate()
+        return super().learning_rate
 
     @learning_rate.setter
     def learning_rate(self, learning_rate: Any) -> None:
