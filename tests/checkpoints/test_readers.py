@@ -20,7 +20,17 @@ from support import DATA
 from torch_pickles import state_dict, tensor, text, torch_legacy, torch_zip
 
 from vit_keras import from_checkpoint
-from vit_keras.checkpoints.readers import Kind, NpzReader, archives, hdf5, open_weights, torch_pickle
+from vit_keras._internal import bounds
+from vit_keras.checkpoints.readers import (
+    Kind,
+    NpzReader,
+    archives,
+    hdf5,
+    open_weights,
+    safetensors,
+    sharded,
+    torch_pickle,
+)
 from vit_keras.checkpoints.readers.sniff import sniff
 
 TORCH = DATA / "torch"
@@ -220,7 +230,12 @@ def peak(function, *arguments):
 
 @pytest.mark.parametrize(
     ("names", "held"),
-    [((), "nothing"), (("flax_model.msgpack", "config.json"), "config.json, flax_model.msgpack"), ("fedcba", "e, …")],
+    [
+        ((), "nothing"),
+        (("flax_model.msgpack", "config.json"), "config.json, flax_model.msgpack"),
+        ("fedcba", "e, …"),
+        ("edcba", "d, e"),
+    ],
 )
 def test_a_folder_without_weights_is_described(names, held, tmp_path):
     for name in names:
@@ -507,6 +522,8 @@ def entry(shape=(1,), start=0, end=4, dtype="F32"):
     ("header", "message"),
     [
         ({"a": entry(shape=[2])}, r"'a' has 4 bytes for the shape \(2,\)"),
+        ({"a": entry(dtype="F16")}, r"'a' has 4 bytes for the shape \(1,\) of F16"),
+        ({"a": entry(), "b": entry(start=4, end=2, dtype="F6")}, "'b' begins at 4"),
         ({"a": entry(shape=[-1])}, "has the shape"),
         ({"a": entry(shape=[1.0])}, "has the shape"),
         ({"a": entry(shape=[True])}, "has the shape"),
@@ -535,6 +552,28 @@ def test_safetensors_with_a_header_beyond_the_file(tmp_path, length):
     path = write(tmp_path / "a", struct.pack("<Q", length) + b"{}" + bytes(20))
     with pytest.raises(ValueError, match=f"{length:,} bytes in a file of 30"):
         open_weights(path)
+
+
+def test_safetensors_with_a_long_header(tmp_path, monkeypatch):
+    path = save_safetensors(tmp_path / "a", {"a": numbers(2)}, note="x" * 1000)
+    assert_equal(open_weights(path), {"a": numbers(2)})
+    monkeypatch.setattr(safetensors, "LIMIT_TEXT", 1000)
+    with pytest.raises(ValueError, match="a header of 1,0.. bytes"):
+        open_weights(path)
+
+
+def test_safetensors_exponents(tmp_path):
+    """E8M0 is a power of two: 2 ** (byte - 127), by the OCP specification of microscaling formats."""
+    content = safetensors_bytes({"a": entry(shape=[4], dtype="F8_E8M0")}, bytes([127, 128, 130, 126]))
+    assert open_weights(write(tmp_path / "a", content))["a"].tolist() == [1, 2, 8, 0.5]
+
+
+def test_safetensors_keep_the_order_of_the_header(tmp_path):
+    content = safetensors_bytes({"late": entry(start=4, end=8), "early": entry()}, np.float32([1, 2]).tobytes())
+    assert [(name, value.item()) for name, value in open_weights(write(tmp_path / "a", content)).items()] == [
+        ("late", 2),
+        ("early", 1),
+    ]
 
 
 # --- pieces and folders ------------------------------------------------------------------------------------
@@ -590,6 +629,54 @@ def test_pieces_are_beside_the_index(tmp_path, name):
 def test_an_index_is_no_piece(tmp_path):
     with pytest.raises(ValueError, match="which is an index itself"):
         open_weights(in_pieces(tmp_path, d="model.safetensors.index.json"))
+
+
+def test_an_index_has_bounds(tmp_path, monkeypatch):
+    path = in_pieces(tmp_path)
+    monkeypatch.setattr(bounds, "LIMIT_ARRAYS", 2)  # each piece has at most two
+    with pytest.raises(ValueError, match="has 3 arrays"):
+        open_weights(path)
+    monkeypatch.setattr(sharded, "LIMIT_TEXT", 100)
+    with pytest.raises(ValueError, match="it is too large"):
+        open_weights(path)
+
+
+def test_the_state_dict_of_choice_in_each_piece(tmp_path):
+    torch = pytest.importorskip("torch")
+    state = {"model": {"a": torch.ones(2)}, "other": {"a": torch.zeros(2)}}
+    torch.save(state, tmp_path / "model-1.bin")
+    index = {"weight_map": {"a": "model-1.bin"}}
+    path = write(tmp_path / "pytorch_model.bin.index.json", json.dumps(index).encode())
+    assert open_weights(path, key="other")["a"].tolist() == [0, 0]
+
+
+def test_pieces_of_keras(tmp_path):
+    """Keras cuts files of weights by size; a layer that is larger than a piece is in several."""
+    inputs = keras.Input((300,))
+    model = keras.Sequential([inputs, keras.layers.Dense(300), keras.layers.Dense(400)])
+    model.save_weights(tmp_path / "whole.weights.h5")
+    (tmp_path / "cut").mkdir()
+    path = tmp_path / "cut" / "model.weights.json"
+    model.save_weights(path, max_shard_size=4.48e-4)  # GiB: the larger kernel fits without its bias
+    assert len(list(path.parent.glob("*.h5"))) > 1
+    whole = open_weights(tmp_path / "whole.weights.h5")
+    for place in (path, path.parent):
+        assert_equal(open_weights(place), {name: value for name, value in whole.items() if value.size})
+
+
+def test_the_key_of_a_preset_is_refused(tmp_path):
+    for name in ("model.weights.h5", "task.weights.h5"):
+        save_h5(tmp_path / name, {f"layers/{name[0]}/vars/0": numbers(2)})
+    (tmp_path / "config.json").write_text("{}")
+    assert set(open_weights(tmp_path)) == {"layers/m/vars/0", "layers/t/vars/0"}
+    with pytest.raises(ValueError, match="no state dicts to choose from"):
+        open_weights(tmp_path, key="model")
+
+
+def test_the_head_of_a_preset_belongs_to_its_backbone_alone(tmp_path):
+    save_safetensors(tmp_path / "model.safetensors", {"a": numbers(2)})
+    save_h5(tmp_path / "task.weights.h5", {"layers/dense/vars/0": numbers(2)})
+    assert set(open_weights(tmp_path)) == {"a"}
 
 
 @pytest.mark.parametrize(
@@ -809,6 +896,22 @@ def test_tensor_that_is_not_in_its_storage_of_the_older_format(tmp_path, changes
     program = state_dict(a=tensor(**fields), b=tensor((2,), (1,), key="1"))
     with pytest.raises(ValueError, match=f"the storage '{key}' is missing or too short"):
         open_weights(torch_legacy(tmp_path / "a.pth", program, [bytes(8)] * storages))
+
+
+def test_two_pickles_in_a_file_of_torch(tmp_path):
+    torch = pytest.importorskip("torch")
+    torch.save({"a": torch.ones(2)}, tmp_path / "a.pth")
+    with zipfile.ZipFile(tmp_path / "a.pth", "a") as archive:
+        archive.writestr("other/data.pkl", b"\x80\x02}.")
+    with pytest.raises(ValueError, match="it has 2 files data.pkl"):
+        open_weights(tmp_path / "a.pth")
+
+
+def test_encrypted_archives_are_refused(tmp_path):
+    content = bytearray(save_npz(tmp_path / "a.npz", {"a": numbers(2)}).read_bytes())
+    content[content.index(b"PK\x01\x02") + 8] |= 1  # the flag of the directory
+    with pytest.raises(ValueError, match=r"'a\.npy' is encrypted"):
+        open_weights(write(tmp_path / "a.npz", content))
 
 
 def test_big_endian_files_are_refused(tmp_path):
@@ -1120,6 +1223,51 @@ def test_name_of_the_model_is_left_out(tmp_path):
 def test_other_first_names_are_kept(tmp_path):
     path = keras_2(tmp_path / "a.h5", ["a"], {"a": ["Transformer/x:0", "Transformer/y:0"]}, root="model_weights")
     assert list(open_weights(path)) == ["Transformer/x", "Transformer/y"]
+    path = keras_2(tmp_path / "b.h5", ["a"], {"a": ["tf_first/x:0", "tf_second/y:0"]})  # two are no name of the model
+    assert list(open_weights(path)) == ["tf_first/x", "tf_second/y"]
+    path = keras_2(tmp_path / "c.h5", ["a"], {"a": ["tf-scope/x:0"]})  # not as TensorFlow spells a class
+    assert list(open_weights(path)) == ["tf-scope/x"]
+
+
+def test_h5_whose_names_contradict_its_arrays(tmp_path):
+    path = keras_2(tmp_path / "a.h5", ["a"], {"a": ["x:0", "x"]})
+    with pytest.raises(ValueError, match="two weights have the same name"):
+        open_weights(path)
+    path = keras_2(tmp_path / "b.h5", ["a"], {"a": ["x:0", "y:0"]})
+    with h5py.File(path, "a") as file:
+        del file["a/y:0"]
+    with pytest.raises(ValueError, match="it names 'a/y:0' as a weight, which is not in it"):
+        open_weights(path)
+    with h5py.File(path, "a") as file:
+        del file["a"]
+    with pytest.raises(ValueError, match=r"b\.h5 is damaged or incomplete: .*'a'"):
+        open_weights(path)
+
+
+@pytest.mark.parametrize("groups", [64, 65])
+def test_h5_of_deep_groups(groups, tmp_path):
+    name = "/".join(["g"] * groups + ["x"])
+    save_h5(tmp_path / "a.h5", {name: numbers(2)})
+    if groups == 64:
+        assert_equal(open_weights(tmp_path / "a.h5"), {name: numbers(2)})
+    else:
+        with pytest.raises(ValueError, match="more than 64 deep"):
+            open_weights(tmp_path / "a.h5")
+
+
+def test_weights_of_a_model_itself(tmp_path):
+    """A model's own variables are at the root of Keras' file."""
+
+    class Scaled(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.scale = self.add_weight(shape=(3,), initializer="ones")
+            self.built = True
+
+    Scaled().save_weights(tmp_path / "a.weights.h5")
+    reader = open_weights(tmp_path / "a.weights.h5")
+    assert reader.format == "keras_weights"
+    assert_equal(reader, {"vars/0": np.ones(3, "f4")})
 
 
 def test_names_that_layers_share(tmp_path):
@@ -1182,8 +1330,19 @@ def test_h5_that_claims_or_borrows(tmp_path):
         layout[:] = h5py.VirtualSource(str(tmp_path / "other.h5"), "x", (3,))
         file.create_virtual_dataset("virtual", layout)
         file["link"] = h5py.ExternalLink("other.h5", "x")
+        partly = file.create_dataset(
+            "partly", (1 << 20,), "f4", chunks=(1 << 10,)
+        )  # it could be larger when compressed
+        partly[: 1 << 10] = 1
+        file["empty"] = h5py.Empty("f4")
+        file["single"] = numbers(3)
+        file["single"].attrs["dtype"] = "bfloat16"  # which has two bytes
     reader = open_weights(tmp_path / "a.h5")
-    assert set(reader) == {"weight", "huge", "chunked", "outside", "virtual"}
+    assert set(reader) == {"weight", "huge", "chunked", "outside", "virtual", "partly", "empty", "single"}
+    for name, message in (("partly", "it claims 4,194,304 bytes and has 4,096"), ("empty", "it is empty")):
+        with pytest.raises(ValueError, match=message):
+            reader[name]
+    np.testing.assert_array_equal(reader["single"], numbers(3))
     for name in ("huge", "chunked"):
         with pytest.raises(ValueError, match=f"{name!r} .*4,398,046,511,104"):
             reader[name]
@@ -1206,6 +1365,21 @@ def test_keras_archive_with_a_bomb(tmp_path, monkeypatch, limit):
         archive.writestr("model.weights.h5", b"\x89HDF\r\n\x1a\n")
     with pytest.raises(ValueError, match=f"{limit + 1:,} bytes.* at most {limit:,}"):
         open_weights(path)
+
+
+def test_keras_archive_that_claims_too_much(tmp_path, monkeypatch):
+    path = save_keras(tmp_path / "a.keras", {"layers/dense/vars/0": numbers(2)})
+    monkeypatch.setattr(bounds, "LIMIT_UNPACKED", 1000)
+    monkeypatch.setattr(bounds, "LIMIT_RATIO", 0.5)
+    with pytest.raises(ValueError, match="claims to hold"):
+        open_weights(path)
+
+
+def test_keras_archive_without_a_configuration(tmp_path):
+    save_h5(tmp_path / "model.weights.h5", {"layers/dense/vars/0": numbers(2)})
+    with zipfile.ZipFile(tmp_path / "a.keras", "w") as archive:
+        archive.write(tmp_path / "model.weights.h5", "model.weights.h5")
+    assert open_weights(tmp_path / "a.keras").metadata == {"config": None}
 
 
 def test_one_of_two_files_of_weights_is_chosen_in_a_preset_alone(tmp_path):

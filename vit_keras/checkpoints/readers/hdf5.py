@@ -131,7 +131,7 @@ def _legacy_names(file) -> dict[str, str] | None:
     base = root.name.strip("/")
     pairs = []
     for layer in [*layers, *(["top_level_model_weights"] if "top_level_model_weights" in root else [])]:
-        for weight in (_texts(root[layer], "weight_names") if layer in root else None) or ():
+        for weight in _texts(root[layer], "weight_names") or ():
             path = "/".join(part for part in (base, layer, weight) if part)
             pairs.append((layer, weight.removesuffix(":0"), path))
     names = [weight for _, weight, _ in pairs]
