@@ -2,10 +2,11 @@
 
 import warnings
 
+import keras
 import numpy as np
 import pytest
 
-from vit_keras import checkpoints, utils, vit
+from vit_keras import checkpoints, layers, utils, vit
 
 
 def tiny(image_size, **options):
@@ -61,3 +62,58 @@ def test_load_weights_numpy_is_load_weights(google_npz, pretrained_top):
 def test_load_weights_numpy_with_a_head_of_another_size(google_npz):
     with pytest.raises(ValueError, match=r"head of 10.*head of 7"):
         utils.load_weights_numpy(tiny(64, classes=7), google_npz(), True, 4, 4)
+
+
+def test_the_module_vit_has_the_modules_layers_and_utils():
+    assert vit.layers is layers and vit.utils is utils
+
+
+@pytest.mark.parametrize(
+    "name", ["Transformer/encoderblock_1", "Transformer/posembed_input", "Transformer/encoder_norm"]
+)
+def test_get_layer_takes_the_names_of_vit_keras_0_1(name):
+    model = tiny(32)
+    assert model.get_layer(name) is model.get_layer(name.replace("/", "_"))
+    assert model.get_layer(index=1) is model.layers[1]
+
+
+def test_the_output_of_a_block_is_not_taken_for_a_pair():
+    block, attention = layers.TransformerBlock(num_heads=2, mlp_dim=8), layers.MultiHeadSelfAttention(num_heads=2)
+    tokens = keras.Input((5, 8))
+    for output in (block(tokens), attention(tokens)):
+        for take in (lambda pair: pair[0], lambda pair: pair[1], tuple):
+            with pytest.raises(TypeError, match="return_attention_scores=True"):
+                take(output)
+        assert output[:, 0].shape == (None, 8)
+    model = tiny(32)
+    with pytest.raises(TypeError, match=r"visualize\.record"):
+        [layer.output[1] for layer in model.layers if isinstance(layer, layers.TransformerBlock)]
+
+
+def test_a_subclass_may_return_the_pair_of_vit_keras():
+    class Attention(layers.MultiHeadSelfAttention):
+        def call(self, inputs):
+            dense = (self.query_dense, self.key_dense, self.value_dense)
+            output, scores = self.attention(*(self.separate_heads(each(inputs), None) for each in dense))
+            output = keras.ops.reshape(keras.ops.transpose(output, (0, 2, 1, 3)), keras.ops.shape(inputs))
+            return self.combine_heads(output), scores
+
+    class Block(layers.TransformerBlock):
+        def call(self, inputs, training=False):
+            return super().call(inputs, training=training, return_attention_scores=True)
+
+    tokens, x = keras.Input((5, 8)), np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
+    for layer in (Attention(num_heads=2), Block(num_heads=2, mlp_dim=8, dropout=0.1)):
+        _, scores = layer(tokens)
+        assert scores.shape == (None, 2, 5, 5)
+        sums = keras.Model(tokens, scores).predict(x, verbose=0).sum(axis=-1)
+        np.testing.assert_allclose(sums, 1, rtol=1e-5)  # five float32 probabilities
+
+
+def test_without_a_head_any_activation_will_do_as_it_is_not_used():
+    def unregistered(x):
+        return x
+
+    assert tiny(32, include_top=False, activation=unregistered).config.activation == "linear"
+    with pytest.raises(ValueError, match="activation must be the name"):
+        tiny(32, activation=unregistered)

@@ -268,6 +268,10 @@ class VisionTransformer(FastModel):
                 mlp.load_own_variables({})  # the activation that vit-keras 0.x had
         finite.check_model(filepath, self)
 
+    def get_layer(self, name: Any = None, index: Any = None) -> Any:
+        """Return a layer as `keras.Model.get_layer` does; names of vit-keras 0.1, which have slashes, work too."""
+        return super().get_layer(name.replace("/", "_") if isinstance(name, str) else name, index)
+
     def _mlps(self) -> list[MlpBlock]:
         return [layer for layer in flat_layers(self) if isinstance(layer, MlpBlock)]
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from . import layers as layers  # vit.layers and vit.utils, as in vit-keras 0.x
+from . import utils as utils
 from ._internal.imports import moved_names
 from .build import build
 from .compat import (

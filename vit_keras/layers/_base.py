@@ -96,6 +96,13 @@ class Composite(Direct, keras.layers.Layer):
         super().__init__(**kwargs)
         self._built_as = tuple(dense), tuple(frozen)
 
+    def __init_subclass__(cls, **kwargs: Any):
+        """Let Keras find out what a subclass returns that has a `call` of its own."""
+        super().__init_subclass__(**kwargs)
+        is_described = cls.compute_output_spec is not keras.layers.Layer.compute_output_spec
+        if is_described and "call" in vars(cls) and "compute_output_spec" not in vars(cls):
+            cls.compute_output_spec = keras.Operation.compute_output_spec
+
     def change_as_configured(self) -> None:
         """Apply the quantization, adapters and freezing in the configuration, at the end of `build`."""
         changes, frozen = self._built_as
@@ -198,6 +205,30 @@ def one_or_all(*outputs: Any) -> Any:
 def symbolic(layer: Any, *shapes: Any) -> Any:
     """Return symbolic outputs of a layer with these shapes."""
     return one_or_all(*(keras.KerasTensor(shape, dtype=layer.compute_dtype) for shape in shapes))
+
+
+def spec_of(layer: Any, *shapes: Any) -> Any:
+    """Return symbolic outputs like `symbolic`, for a layer that always returned a pair in vit-keras 0.x."""
+    return symbolic(layer, *shapes) if shapes[1:] else OutputAlone(shapes[0], dtype=layer.compute_dtype)
+
+
+class OutputAlone(keras.KerasTensor):
+    """A symbolic output that refuses to be taken for the pair that the same layer returned in vit-keras 0.x."""
+
+    def __iter__(self) -> Any:
+        raise TypeError(_NO_PAIR)
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, int):  # of the batch, in which no symbolic tensor has a particular image
+            raise TypeError(_NO_PAIR)
+        return super().__getitem__(key)
+
+
+_NO_PAIR = (
+    "TransformerBlock and MultiHeadSelfAttention return only their output, where vit-keras 0.x returned (output, "
+    "weights). To get both, call a new layer with return_attention_scores=True. To get the weights of a model, use "
+    "vit_keras.visualize.record(model, images).attention."
+)
 
 
 def grid_of(patches: Any) -> Any:

@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from .._internal.tap import is_tapped, visit
-from ._base import Composite, Dense, Dropout, LayerNormalization, one_or_all, register, symbolic, token_width
+from ._base import Composite, Dense, Dropout, LayerNormalization, one_or_all, register, spec_of, token_width
 from ._ops import reshape, transpose
 from .fused import attention_bias, fused_attention, has_fused_attention, in_chunks
 from .relative import RelativePositions
@@ -208,7 +208,7 @@ class MultiHeadSelfAttention(RelativePositions, Composite):
     ) -> Any:
         (batch, tokens, _), asking = inputs.shape, (inputs if queries is None else queries).shape[1:]
         scores, keys = (batch, self.num_heads, asking[0], tokens), (batch, tokens, self.projection_dim)
-        return symbolic(self, (batch, *asking), *[scores] * return_attention_scores, *[keys] * with_keys)
+        return spec_of(self, (batch, *asking), *[scores] * return_attention_scores, *[keys] * with_keys)
 
     def get_config(self) -> dict[str, Any]:
         own = {name: getattr(self, name) for name in ("num_heads", "dim_head", "dropout", "epsilon")}

@@ -8,7 +8,7 @@ import keras
 
 from .._internal.tap import is_tapped, visit
 from ..config_checks import NO_REMAT_WITH_DROPOUT
-from ._base import Dropout, EncoderBlock, LayerNormalization, drop_path, one_or_all, register, symbolic, token_width
+from ._base import Dropout, EncoderBlock, LayerNormalization, drop_path, one_or_all, register, spec_of, token_width
 from .attention import MultiHeadSelfAttention
 from .merging import merge
 from .mlp import LayerScale, MlpBlock
@@ -191,7 +191,7 @@ class TransformerBlock(EncoderBlock):
     ) -> Any:
         left, sizes_left = self.compute_output_shape(inputs.shape), bool(self.merge_tokens) or sizes is not None
         scores = (inputs.shape[0], self.num_heads, inputs.shape[1], inputs.shape[1])
-        return symbolic(self, left, *[(*left[:2], 1)] * sizes_left, *[scores] * return_attention_scores)
+        return spec_of(self, left, *[(*left[:2], 1)] * sizes_left, *[scores] * return_attention_scores)
 
     def get_config(self) -> dict[str, Any]:
         own = {**{name: getattr(self, name) for name in self.SWITCHES}, **self.att.switches()}
