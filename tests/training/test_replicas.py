@@ -147,6 +147,27 @@ def test_a_recipe_compiles_a_model_under_the_strategy_that_the_model_was_made_un
     model.range_checked = True  # images of one color
     model.fit(images, labels, verbose=0, callbacks=finetune.callbacks)
     assert keras.ops.convert_to_numpy(model.optimizer.iterations) == 1
-    outside = tiny()
-    with strategy.scope(), pytest.raises(ValueError, match="'tiny' was made outside .*inside strategy.scope()"):
-        finetune.compile(outside)
+
+
+def test_what_a_recipe_adds_to_a_model_is_made_under_the_strategy_of_the_model():
+    import tensorflow as tf
+
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    with strategy.scope():
+        adapted, unbuilt = tiny(), keras.Sequential([keras.layers.Dense(2)])
+    training.recipe("lora").compile(adapted)
+    training.recipe("finetune").compile(unbuilt, (np.zeros((4, 3), "float32"), np.arange(4) % 2))
+    for model in (adapted, unbuilt):
+        assert model.weights
+        for variable in (*model.weights, *model.optimizer.variables):
+            assert strategy.extended.variable_created_in_scope(variable.value), variable.path
+
+
+def test_a_model_that_was_made_outside_the_strategy_in_use_stays_as_it_is():
+    import tensorflow as tf
+
+    strategy, model = tf.distribute.MirroredStrategy(["CPU:0"]), tiny()
+    model.trainable = False
+    with strategy.scope(), pytest.raises(ValueError, match=r"'tiny' was made outside .*inside strategy\.scope\(\)"):
+        training.recipe("finetune").compile(model)
+    assert not model.trainable_variables and getattr(model, "optimizer", None) is None

@@ -357,7 +357,7 @@ def check_fields(kind: Any, names: Iterable[str], **parts: Any) -> None:
     Args:
         kind: The dataclass.
         names: Names of fields that were received.
-        **parts: Fields that hold a dataclass, and its type. The error says where their own fields belong.
+        **parts: Fields of `kind` that are dataclasses themselves, with their types.
 
     Raises:
         ValueError: There are some; the error names the nearest field, or all.
@@ -367,7 +367,7 @@ def check_fields(kind: Any, names: Iterable[str], **parts: Any) -> None:
     if unknown:
         near = did_you_mean(unknown[0], known) if len(unknown) == 1 else ""
         for part, inner in parts.items():
-            if all(name in inner.__dataclass_fields__ for name in unknown):
+            if all(name in {field.name for field in dataclasses.fields(inner)} for name in unknown):
                 near = f" Pass {part}=dict({', '.join(f'{name}=…' for name in unknown)})."
         near = near or f" The fields of {kind.__name__} are {', '.join(known)}."
         raise ValueError(f"Unknown option {', '.join(unknown)}.{near}")

@@ -153,9 +153,10 @@ def concrete(tensor: Any) -> bool:
         return keras.ops.is_tensor(tensor) and not _waits_for_inputs(tensor)
     if not keras.ops.is_tensor(tensor) or tensor.is_meta or sys.modules["torch"].compiler.is_compiling():
         return False
-    with contextlib.suppress(RuntimeError):  # `torch.func` wraps tensors, which then have no memory of their own
-        return tensor.data_ptr() is not None
-    return False
+    try:
+        return tensor.data_ptr() >= 0
+    except RuntimeError:  # `torch.func` wraps tensors, which then have no memory of their own
+        return False
 
 
 def _waits_for_inputs(tensor: Any) -> bool:

@@ -60,7 +60,7 @@ class FastModel(Guarded, keras.Model):
         """Refuse tensors that PyTorch has put in place of parameters: Keras' variables keep the old ones."""
         kind = sys.modules["torch"].nn.Parameter
         own = getattr(self.torch_params, "_parameters", {})  # private: without it, nothing is checked
-        other = next((name for name, each in own.items() if type(each) is not kind), None)
+        other = next((name for name, each in own.items() if not isinstance(each, kind)), None)
         if other is not None:
             raise ValueError(
                 f"The parameter {other!r} of {self.name!r} was replaced, as torch.func.functional_call does. Keras' "

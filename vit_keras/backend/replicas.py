@@ -13,7 +13,7 @@ from typing import Any
 
 import keras
 
-__all__ = ["count", "scope_of", "share", "summed"]
+__all__ = ["check_accumulation", "count", "scope_of", "share", "summed"]
 
 
 def count() -> int:
@@ -44,12 +44,28 @@ def scope_of(model: keras.Model) -> Any:
     if not distribute.has_strategy():
         return contextlib.nullcontext() if strategy is distribute.get_strategy() else strategy.scope()
     current = distribute.get_strategy()
-    if not all(current.extended.variable_created_in_scope(each.value) for each in model.trainable_variables):
+    if not all(current.extended.variable_created_in_scope(each.value) for each in model.weights):
         raise ValueError(
             f"The model {model.name!r} was made outside the tf.distribute strategy that is in use. Build or open it "
             'inside strategy.scope(), or after vit_keras.distribute("data").'
         )
     return contextlib.nullcontext()
+
+
+def check_accumulation(batches: int) -> None:
+    """Refuse to add gradients up over several batches where Keras cannot.
+
+    Raises:
+        ValueError: There are several batches and several replicas.
+
+    Example:
+        >>> check_accumulation(4)
+    """
+    if batches > 1 and count() > 1:
+        raise ValueError(
+            f"accumulate={batches} does not work on several devices: Keras cannot add gradients up over batches under "
+            "a tf.distribute strategy. Pass accumulate=1 and larger batches."
+        )
 
 
 def share(loss: Any) -> Any:

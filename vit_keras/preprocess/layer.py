@@ -60,8 +60,8 @@ class Preprocess(keras.layers.Layer):
         if getattr(getattr(pixels, "shape", None), "rank", 0) is None:
             raise ValueError(
                 "Preprocess must know how many axes the pixels have. Received: a tensor of unknown rank. Read files "
-                "with tf.io.decode_image(…, channels=3, expand_animations=False), or tell TensorFlow the shape: "
-                f"tf.ensure_shape(image, (None, None, {self.preprocessing.channels}))."
+                f"with tf.io.decode_image(…, channels={self.preprocessing.channels}, expand_animations=False), or "
+                f"tell TensorFlow the shape: tf.ensure_shape(image, (None, None, {self.preprocessing.channels}))."
             )
         return super().__call__(pixels, *args, **kwargs)
 

@@ -162,15 +162,14 @@ NO_HORIZON = (
 FOLLOWS_SCHEDULE = (
     "The learning rate follows the schedule that this optimizer has, such as a recipe's, and cannot be set. Leave out "
     "callbacks that set it (ReduceLROnPlateau, LearningRateScheduler). Or compile the model with a rate instead of a "
-    "schedule: model.compile(training.LayerwiseAdamW(2e-3, layer_decay=0.75, global_clipnorm=1.0), loss=…)."
+    "schedule: model.compile(training.LayerwiseAdamW(learning_rate=…, layer_decay=0.75, global_clipnorm=1.0), loss=…)."
 )
 
 
 class NothingToTrainError(ValueError, NotImplementedError):
-    """An optimizer has no variables.
+    """An optimizer has no variables. Keras' reader of `.h5` files passes none, whatever the model trains.
 
-    Keras' reader of `.h5` files asks for none, whatever the model trains. Where that is a `NotImplementedError`, it
-    logs a warning and leaves the optimizer's state out.
+    It takes a `NotImplementedError` for an optimizer whose state cannot be read: it logs that, and leaves it out.
     """
 
 
@@ -239,21 +238,24 @@ class Layerwise(_Optimizer):
         self.awaits_horizon: bool = False
         self.has_horizon: bool = False
         self._rate_now = None
+        self._take_span()
+
+    def _take_span(self) -> None:
         if self.schedule is not None and not self.needs_horizon:
             self._set_span(0, self.schedule.steps)
 
     @property
     def learning_rate(self) -> Any:
-        """The learning rate of the head, now. If it follows a schedule, it cannot be set."""
+        """The learning rate of the head, now. If it follows a schedule, only another schedule can be set."""
         return super().learning_rate
 
     @learning_rate.setter
     def learning_rate(self, learning_rate: Any) -> None:
-        if isinstance(rate_or_schedule(self), keras.optimizers.schedules.LearningRateSchedule) and not callable(
-            learning_rate
-        ):
+        follows = isinstance(rate_or_schedule(self), keras.optimizers.schedules.LearningRateSchedule)
+        if follows and not callable(learning_rate):
             raise TypeError(FOLLOWS_SCHEDULE)
         keras.optimizers.Optimizer.learning_rate.fset(self, learning_rate)
+        self._take_span()
 
     @property
     def schedule(self) -> WarmupDecay | None:

@@ -280,11 +280,10 @@ class Recipe:
         if not isinstance(model, keras.Model):
             raise TypeError(f"model must be a Keras model. Received: {type(model).__name__}")
         with replicas.scope_of(model):
-            if self.accumulate > 1 and replicas.count() > 1:
-                raise ValueError(
-                    f"accumulate={self.accumulate} does not work on several devices: Keras cannot add gradients up "
-                    "over batches under a tf.distribute strategy. Pass accumulate=1 and larger batches."
-                )
+            self._compile(model, data, loss, metrics, batch_size, steps, options)
+
+    def _compile(self, model, data, loss, metrics, batch_size, steps, options):
+        replicas.check_accumulation(self.accumulate)
         batch_size, labels = (batch_size, None) if data is None else self._look_at(model, data, loss, batch_size)
         ensure_built(model)
         metrics = metrics if isinstance(metrics, dict) else keras.tree.flatten(metrics or [])
@@ -297,11 +296,10 @@ class Recipe:
         elif not learns_labels and not isinstance(metrics, dict):
             metrics = [metric for metric in metrics if metric != "accuracy"]
         self._prepare(model, own_loss)
-        with replicas.scope_of(model):
-            optimizer = self.for_model(model).make_optimizer(batch_size, steps)
-            if options.get("auto_scale_loss", True) and policy_of(model).name == "mixed_float16":
-                optimizer = keras.optimizers.LossScaleOptimizer(optimizer, name="loss_scale_optimizer")  # as Keras does
-            model.compile(optimizer=optimizer, loss=loss, metrics=metrics or None, **options)
+        optimizer = self.for_model(model).make_optimizer(batch_size, steps)
+        if options.get("auto_scale_loss", True) and policy_of(model).name == "mixed_float16":
+            optimizer = keras.optimizers.LossScaleOptimizer(optimizer, name="loss_scale_optimizer")  # as Keras does
+        model.compile(optimizer=optimizer, loss=loss, metrics=metrics or None, **options)
         check_before_training(model)
 
     def _look_at(self, model, data, loss, batch_size):

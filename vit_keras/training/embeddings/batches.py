@@ -164,7 +164,7 @@ def run_over(
             return batch._replace(images=[prepare(images)]), True
         return batch._replace(images=[images.astype("float32")]), False
 
-    with progress_bar("images", total, show=progress) as advance:
+    with progress_bar("Embedding", total, show=progress) as advance:
         for batch, prepared in _ahead(read, batches):
             outputs = []
             for images in batch.images:
