@@ -89,7 +89,8 @@ def changed(kind, change, trained=True):
     model = MODELS[kind]()
     CHANGES[change](model)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.SGD(1e-3, momentum=0.9), loss, run_eagerly=True)
+    eagerly = change != "float8" or keras.backend.backend() != "tensorflow"  # where Keras' gradient of float8 fails
+    model.compile(keras.optimizers.SGD(1e-3, momentum=0.9), loss, run_eagerly=eagerly)
     if trained:
         model.fit(IMAGES, LABELS, verbose=0, batch_size=4)
     return model
@@ -104,6 +105,7 @@ def outputs(model):
 
 
 def assert_same(model, again):
+    again.run_eagerly = model.run_eagerly  # which no file holds: a compiled function rounds otherwise
     np.testing.assert_array_equal(outputs(again), outputs(model))
     trainable = [
         sorted((v.path.split("/")[-2:], tuple(v.shape)) for v in each.trainable_variables) for each in (model, again)
@@ -207,7 +209,9 @@ def test_the_older_format_of_keras_opens_or_is_refused(change, tmp_path):
         assert not [*tmp_path.iterdir()]
         return
     model.save(tmp_path / "model.h5")
-    np.testing.assert_array_equal(outputs(keras.models.load_model(tmp_path / "model.h5")), outputs(model))
+    again = keras.models.load_model(tmp_path / "model.h5")
+    again.run_eagerly = model.run_eagerly
+    np.testing.assert_array_equal(outputs(again), outputs(model))
 
 
 def test_an_unchanged_model_has_the_configuration_of_before():
