@@ -104,16 +104,44 @@ def test_a_subclass_may_return_the_pair_of_vit_keras():
 
     tokens, x = keras.Input((5, 8)), np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
     for layer in (Attention(num_heads=2), Block(num_heads=2, mlp_dim=8, dropout=0.1)):
-        _, scores = layer(tokens)
-        assert scores.shape == (None, 2, 5, 5)
-        sums = keras.Model(tokens, scores).predict(x, verbose=0).sum(axis=-1)
-        np.testing.assert_allclose(sums, 1, rtol=1e-5)  # five float32 probabilities
+        output, scores = layer(tokens)
+        assert (output.shape, scores.shape) == ((None, 5, 8), (None, 2, 5, 5))
+        outputs, scores = keras.Model(tokens, [output, scores]).predict(x, verbose=0)
+        np.testing.assert_allclose(scores.sum(axis=-1), 1, rtol=1e-5)  # five float32 probabilities
+        np.testing.assert_allclose(outputs, keras.ops.convert_to_numpy(layer(x)[0]), atol=1e-6)  # float32
 
 
-def test_without_a_head_any_activation_will_do_as_it_is_not_used():
+def test_the_outputs_of_a_subclass_are_described_by_the_class_that_says_them_first():
+    class Pair:
+        def call(self, inputs, training=False):
+            return super().call(inputs, training=training, return_attention_scores=True)
+
+    class Mixed(Pair, layers.TransformerBlock):
+        pass
+
+    class Shaped(layers.TransformerBlock):
+        def call(self, inputs, training=False):
+            return float(inputs.shape[0]) * super().call(inputs, training=training)[:, :1]  # fails for None
+
+        def compute_output_shape(self, inputs):
+            return (inputs[0], 1, inputs[2])
+
+    tokens, options = keras.Input((5, 8)), {"num_heads": 2, "mlp_dim": 8, "dropout": 0.0}
+    assert [each.shape for each in Mixed(**options)(tokens)] == [(None, 5, 8), (None, 2, 5, 5)]
+    assert Shaped(**options)(tokens).shape == (None, 1, 8)
+
+
+def test_one_image_of_a_batch_of_known_size_can_be_taken_from_a_symbolic_output():
+    tokens = keras.Input(batch_shape=(1, 5, 8))
+    assert layers.TransformerBlock(num_heads=2, mlp_dim=8, dropout=0.0)(tokens)[0].shape == (5, 8)
+
+
+def test_without_a_head_any_activation_works_as_it_is_not_used():
     def unregistered(x):
         return x
 
+    headless = [tiny(32, include_top=False, activation=each) for each in ("softmax", keras.activations.softmax)]
+    assert [model.config.activation for model in headless] == ["softmax", "softmax"]  # of a head that `resize` may add
     assert tiny(32, include_top=False, activation=unregistered).config.activation == "linear"
     with pytest.raises(ValueError, match="activation must be the name"):
         tiny(32, activation=unregistered)

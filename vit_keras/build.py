@@ -47,7 +47,7 @@ def build(config: ViTConfig, *, dtype: Any = None) -> VisionTransformer:
     """
     instance(config, ViTConfig, "config")
     if not isinstance(config.activation, str):  # of a string, serialize would import TensorFlow, whatever the backend
-        config = config.replace(activation=stored_activation(config.activation) if config.include_top else "linear")
+        config = config.replace(activation=stored_activation(config.activation, used=config.include_top))
     image = keras.Input((*(config.image_size or (None, None)), config.channels))
     with _default_dtype(dtype):
         patches = embed_patches(image, config)

@@ -69,8 +69,12 @@ def checked_fields(config: Any) -> dict[str, Any]:
     return found
 
 
-def stored_activation(activation: Any) -> Any:
+def stored_activation(activation: Any, *, used: bool = True) -> Any:
     """Return an activation of the head that is not a name, as a file stores it.
+
+    Args:
+        activation: A function or a layer's configuration.
+        used: Whether the model has a head. Without one, a function that no file can name becomes `"linear"`.
 
     Raises:
         ValueError: No file can name it.
@@ -85,6 +89,8 @@ def stored_activation(activation: Any) -> Any:
         stored = activations.serialize(activations.get(activation))
         activations.get(stored)
     except (TypeError, ValueError):
+        if not used:
+            return "linear"
         raise ValueError(
             "activation must be the name of an activation of Keras, or a function that is registered by "
             "@keras.saving.register_keras_serializable(), so that a file can name it. To use a different function, put "

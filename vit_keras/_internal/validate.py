@@ -367,7 +367,7 @@ def check_fields(kind: Any, names: Iterable[str], **parts: Any) -> None:
     if unknown:
         near = did_you_mean(unknown[0], known) if len(unknown) == 1 else ""
         for part, inner in parts.items():
-            if all(name in {field.name for field in dataclasses.fields(inner)} for name in unknown):
+            if {*unknown} <= {field.name for field in dataclasses.fields(inner)}:
                 near = f" Pass {part}=dict({', '.join(f'{name}=…' for name in unknown)})."
         near = near or f" The fields of {kind.__name__} are {', '.join(known)}."
         raise ValueError(f"Unknown option {', '.join(unknown)}.{near}")

@@ -99,9 +99,14 @@ class Composite(Direct, keras.layers.Layer):
     def __init_subclass__(cls, **kwargs: Any):
         """Let Keras find out what a subclass returns that has a `call` of its own."""
         super().__init_subclass__(**kwargs)
+        call, shape, spec = (
+            next(n for n, each in enumerate(cls.__mro__) if name in vars(each))
+            for name in ("call", "compute_output_shape", "compute_output_spec")
+        )
         is_described = cls.compute_output_spec is not keras.layers.Layer.compute_output_spec
-        if is_described and "call" in vars(cls) and "compute_output_spec" not in vars(cls):
-            cls.compute_output_spec = keras.Operation.compute_output_spec
+        if is_described and call < spec:
+            has_shape = shape <= call
+            cls.compute_output_spec = (keras.layers.Layer if has_shape else keras.Operation).compute_output_spec
 
     def change_as_configured(self) -> None:
         """Apply the quantization, adapters and freezing in the configuration, at the end of `build`."""
@@ -213,13 +218,16 @@ def spec_of(layer: Any, *shapes: Any) -> Any:
 
 
 class OutputAlone(keras.KerasTensor):
-    """A symbolic output that refuses to be taken for the pair that the same layer returned in vit-keras 0.x."""
+    """A symbolic output that refuses to be taken for the pair that the same layer returned in vit-keras 0.x.
+
+    A model around the layer returns an ordinary one.
+    """
 
     def __iter__(self) -> Any:
         raise TypeError(_NO_PAIR)
 
     def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, int):  # of the batch, in which no symbolic tensor has a particular image
+        if isinstance(key, (int, np.integer)) and self.shape[0] is None:  # an image that the batch may not have
             raise TypeError(_NO_PAIR)
         return super().__getitem__(key)
 

@@ -167,9 +167,9 @@ FOLLOWS_SCHEDULE = (
 
 
 class NothingToTrainError(ValueError, NotImplementedError):
-    """An optimizer has no variables. Keras' reader of `.h5` files passes none, whatever the model trains.
+    """An optimizer was built without variables, as Keras' reader of `.h5` files does for every model.
 
-    It takes a `NotImplementedError` for an optimizer whose state cannot be read: it logs that, and leaves it out.
+    On a `NotImplementedError` it logs a warning and opens the model without the optimizer's state.
     """
 
 
@@ -236,17 +236,17 @@ class Layerwise(_Optimizer):
         # A variable, because compiled steps must see it change.
         self.span: Any = self.add_variable((2,), dtype="int", name="span")
         self.awaits_horizon: bool = False
-        self.has_horizon: bool = False
         self._rate_now = None
         self._take_span()
 
     def _take_span(self) -> None:
+        self.has_horizon: bool = False
         if self.schedule is not None and not self.needs_horizon:
             self._set_span(0, self.schedule.steps)
 
     @property
     def learning_rate(self) -> Any:
-        """The learning rate of the head, now. If it follows a schedule, only another schedule can be set."""
+        """The learning rate of the head, now. If it follows a schedule, only another can be set, before `fit`."""
         return super().learning_rate
 
     @learning_rate.setter

@@ -280,9 +280,9 @@ class Recipe:
         if not isinstance(model, keras.Model):
             raise TypeError(f"model must be a Keras model. Received: {type(model).__name__}")
         with replicas.scope_of(model):
-            self._compile(model, data, loss, metrics, batch_size, steps, options)
+            self._compile(model, data, loss=loss, metrics=metrics, batch_size=batch_size, steps=steps, options=options)
 
-    def _compile(self, model, data, loss, metrics, batch_size, steps, options):
+    def _compile(self, model, data, *, loss, metrics, batch_size, steps, options):
         replicas.check_accumulation(self.accumulate)
         batch_size, labels = (batch_size, None) if data is None else self._look_at(model, data, loss, batch_size)
         ensure_built(model)
