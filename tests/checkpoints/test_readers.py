@@ -898,6 +898,15 @@ def test_tensor_that_is_not_in_its_storage_of_the_older_format(tmp_path, changes
         open_weights(torch_legacy(tmp_path / "a.pth", program, [bytes(8)] * storages))
 
 
+def test_part_of_a_storage_of_the_older_format(tmp_path):
+    torch = pytest.importorskip("torch")
+    program = state_dict(a=tensor((2,), (1,), count=4, view=(1, 3), offset=1))
+    path = torch_legacy(tmp_path / "a.pth", program, [np.arange(4, dtype="<f4").tobytes()])
+    expected = torch.load(path, weights_only=False)["a"].numpy()
+    np.testing.assert_array_equal(open_weights(path)["a"], expected)
+    assert expected.tolist() == [2, 3]
+
+
 def test_two_pickles_in_a_file_of_torch(tmp_path):
     torch = pytest.importorskip("torch")
     torch.save({"a": torch.ones(2)}, tmp_path / "a.pth")

@@ -34,10 +34,14 @@ def number(value):
     return b"\x8a\x09" + struct.pack("<q", value) + b"\0"
 
 
-def tensor(shape, strides, *, key="0", count=None, offset=0, kind="FloatStorage", function="_rebuild_tensor_v2"):
-    """The pickle instructions that torch.save writes for a tensor."""
+def tensor(
+    shape, strides, *, key="0", count=None, offset=0, kind="FloatStorage", function="_rebuild_tensor_v2", view=None
+):
+    """The pickle instructions that torch.save writes for a tensor; `view`: the part of a storage, (first, count)."""
     count = int(np.prod(shape)) if count is None else count
-    storage = b"(" + text("storage") + f"ctorch\n{kind}\n".encode() + text(key) + text("cpu") + number(count) + b"tQ"
+    storage = b"(" + text("storage") + f"ctorch\n{kind}\n".encode() + text(key) + text("cpu") + number(count)
+    part = b"(" + text("part") + b"".join(map(number, view)) + b"t" if view else b""
+    storage += part + b"tQ"
     sizes = [b"(" + b"".join(map(number, values)) + b"t" for values in (shape, strides)]
     rest = b"\x89ccollections\nOrderedDict\n)R"
     return f"ctorch._utils\n{function}\n(".encode() + storage + number(offset) + b"".join(sizes) + rest + b"tR"
