@@ -1232,7 +1232,7 @@ def test_name_of_the_model_is_left_out(tmp_path):
 def test_other_first_names_are_kept(tmp_path):
     path = keras_2(tmp_path / "a.h5", ["a"], {"a": ["Transformer/x:0", "Transformer/y:0"]}, root="model_weights")
     assert list(open_weights(path)) == ["Transformer/x", "Transformer/y"]
-    path = keras_2(tmp_path / "b.h5", ["a"], {"a": ["tf_first/x:0", "tf_second/y:0"]})  # two are no name of the model
+    path = keras_2(tmp_path / "b.h5", ["a"], {"a": ["tf_first/x:0", "tf_second/y:0"]})  # neither scope is the model's
     assert list(open_weights(path)) == ["tf_first/x", "tf_second/y"]
     path = keras_2(tmp_path / "c.h5", ["a"], {"a": ["tf-scope/x:0"]})  # not as TensorFlow spells a class
     assert list(open_weights(path)) == ["tf-scope/x"]

@@ -371,4 +371,4 @@ def test_an_h5_file_of_a_model_that_a_recipe_compiled_opens(tmp_path):
     opened = keras.models.load_model(tmp_path / "model.h5")
     np.testing.assert_array_equal(opened.get_weights()[0], model.get_weights()[0])
     opened.fit(*data, verbose=0, callbacks=finetune.callbacks)
-    assert int(opened.optimizer.iterations) == 1  # the optimizer starts anew
+    assert int(opened.optimizer.iterations) == 1  # the file has no state of the optimizer

@@ -57,7 +57,7 @@ class FastModel(Guarded, keras.Model):
         return super().call(inputs, training=training, mask=mask, **kwargs)
 
     def _check_parameters(self):
-        """Refuse tensors that PyTorch has put in place of parameters: Keras' variables keep the old ones."""
+        """Refuse parameters that PyTorch has replaced by tensors. Keras' variables keep the old values."""
         kind = sys.modules["torch"].nn.Parameter
         own = getattr(self.torch_params, "_parameters", {})  # private: without it, nothing is checked
         other = next((name for name, each in own.items() if not isinstance(each, kind)), None)
