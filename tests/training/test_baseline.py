@@ -131,6 +131,15 @@ def test_the_verdict_depends_on_the_interval(right, accuracy, said):
     found = Baseline({"nearest neighbors": 99, **counts}, 100, 400, 3.0, max(counts, key=counts.get))
     assert said in found.verdict(accuracy) and "nearest neighbors on 99.0%; fine-tuning" in found.verdict(accuracy)
     assert found.beats(accuracy) == ("ship" in found.verdict(accuracy))
+    assert found.verdict(accuracy, decides=False).endswith(f"fine-tuning gave {accuracy:.1%}.")
+
+
+@pytest.mark.parametrize("how", [{"metric": "macro_f1"}, {"balance": "weights"}])
+def test_where_the_accuracy_does_not_count_no_model_is_advised(photos, tmp_path, how):
+    finetune(tiny(), photos, output=tmp_path / "run", progress=False, **IDLE, **how)
+    page = (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert "Without fine-tuning, a linear" in page and "ship" not in page
+    assert not (tmp_path / "run" / "probe.keras").exists()
 
 
 def test_no_classifier_is_that_of_several_folds():

@@ -71,6 +71,24 @@ def test_classes_of_one_image_do_not_hide_the_wrong_labels():
     assert all(each.row < 240 for each in found)
 
 
+def test_many_features_and_classes_are_learned_from_fewer_images(monkeypatch):
+    features, labels = blobs(classes=4, each=60)
+    data = Labeled(task="single", names=tuple("abcd"), paths=[], labels=labels, ids=[], root=Path())
+    order, learned = np.random.default_rng(3).permutation(240), []
+    probe = findings.linear_probe
+    monkeypatch.setattr(
+        findings, "linear_probe", lambda x, *args, **how: learned.append(len(x)) or probe(x, *args, **how)
+    )
+    monkeypatch.setattr(findings, "MOST_WORK", 120 * 24 * 4)
+    assert "curve" in _learned(data, np.arange(240), features, [(order[:180], order[180:])], 0) and learned == [120]
+
+
+def test_a_class_of_one_image_is_never_predicted():
+    points = np.array([[0.0, 1.0], [0.1, 0.9], [0.2, 0.8], [1.0, 0.1]])
+    found = training.out_of_fold(points, [0, 0, 0, 1])
+    assert found[3].tolist() == [1, 0] and found.argmax(axis=1).tolist() == [0, 0, 0, 0]
+
+
 @pytest.mark.parametrize("classes", [2, 3])
 def test_the_judges_have_the_weight_decay_of_a_linear_probe(classes):
     features, labels = blobs(classes, each=30, distance=0.4)
@@ -263,6 +281,8 @@ def test_folds_are_looked_at_too(photos, tmp_path):
     found = json.loads((result.folder / "report.json").read_text())["images"]
     assert found["near_duplicates"] and found["images"] == 128
     page = (result.folder / "report.html").read_text("utf-8")
+    both = {each[part] for each in found["near_duplicates"] for part in ("train", "held_out")}
+    assert f"{len(both)} held-out images are nearly the same" in page  # each is held out in its own fold
     assert "the model of the fold that has not learned the image" in page and "<h2>More images</h2>" in page
 
 

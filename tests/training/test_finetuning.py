@@ -438,7 +438,6 @@ def test_image_size_follows_the_pictures(tmp_path, native, sizes, expected):
 @pytest.mark.parametrize(
     ("seconds", "epochs", "said"),
     [
-        (math.inf, 10, "10 epochs take"),
         (700, 10, "10 epochs take about 8.9 minutes"),
         (300, 5, "allows 5 of 10 epochs"),
         (50, 0.56, "one epoch takes 54 seconds. The time limit allows 56% of it"),

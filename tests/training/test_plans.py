@@ -64,6 +64,15 @@ def test_a_short_time_halves_the_batch(folder, tmp_path, monkeypatch):
     assert [train.batch_size for train in seen] == [32, 16, 32]
 
 
+def test_a_clock_that_stands_still_divides_nothing_by_zero(monkeypatch):
+    watch = running.Stopwatch()
+    monkeypatch.setattr(running.time, "perf_counter", lambda: 5.0)
+    watch.on_train_begin()
+    watch.on_epoch_begin(0)
+    watch.on_train_batch_end(0)
+    assert running.TimeLimit(running.time.monotonic() + 60, 3, 4, 1).epochs(watch.seconds[0]) == 3
+
+
 def take_a_second(frozen):
     return Frozen(frozen.rows, frozen.features, float(len(frozen.rows)))
 

@@ -151,7 +151,7 @@ def test_predictions_are_drawn_over_the_truth():
 def test_bins_without_predictions_have_no_point_in_the_reliability():
     shares = np.array([[0.95, 0.05]] * 8 + [[0.65, 0.35]] * 4)
     found = Reliability.of(shares, np.array([0] * 6 + [1] * 2 + [0] * 3 + [1]))
-    svg = charts.reliability_chart(found, None)
+    svg = charts.reliability_chart(found, found)
     x, y = dots(svg, "train")
     np.testing.assert_allclose(ruler(svg, "mid")(x), [0.65, 0.95], atol=1e-3)  # a tenth of a pixel of 280
     np.testing.assert_allclose(ruler(svg, "end")(y), [0.75, 0.75], atol=1e-3)

@@ -214,6 +214,8 @@ def test_models_must_predict_the_same(folder):
         ({"values": "name"}, ValueError, "Did you mean 'names'"),
         ({"image_column": "file"}, ValueError, "no column 'file'. Its columns: id"),
         ({"output": "submission.xls"}, ValueError, "must end in .csv, .tsv, .parquet"),
+        ({"output": "a.png/submission.csv"}, NotADirectoryError, "a.png is a file, not a folder"),
+        ({"threshold": 50}, ValueError, "threshold must be a number from 0 to 1. Received: 50"),
     ],
 )
 def test_mistakes_are_named_before_anything_is_computed(folder, options, error, said, monkeypatch):
@@ -251,6 +253,8 @@ def test_columns_without_a_sample():
     assert columns_of(SCORES, MULTI, values="numbers", threshold=0.6)["cat"].tolist() == [0, 1]
     assert columns_of(np.array([[-3.0], [1.4], [7.0]]), LEVELS) == {"label": ["mild", "medium", "hot"]}
     assert columns_of(np.array([[1.6]]), LEVELS, values="numbers") == {"label": [2]}
+    birds = Meaning("single", ("crane", "dog", "crane"), 3)  # as in ImageNet: the bird and the machine
+    assert [*columns_of(SCORES, birds, values="probabilities")] == ["crane (0)", "dog", "crane (2)"]
     prices = Meaning("regression", ("low", "high"), 2)
     assert {name: column.tolist() for name, column in columns_of(SCORES[:, :2], prices).items()} == {
         "low": pytest.approx([0.2, 0.6]),

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 from .. import anatomy
-from .._internal.atomic import complete
+from .._internal.atomic import check_writable, complete
 from .._internal.validate import expanded, is_number
 from ..opening import open_model
 
@@ -63,6 +63,8 @@ def average(
     target, origins = None if output is None else expanded(output), set()
     if target is not None and target.suffix != ".keras":
         raise ValueError(f"output must end in .keras. Received: {target}")
+    if target is not None:
+        check_writable(target.parent)
     for number, (given, share) in enumerate(zip(models, shares)):
         model, name = _opened(given, number)
         _check(model, name)

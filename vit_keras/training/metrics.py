@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import warnings
@@ -17,7 +18,7 @@ import numpy as np
 from .._internal.validate import as_array, one_of
 from .._internal.warn import warn_caller
 
-__all__ = ["DEFAULTS", "NAMES", "fitting", "greater_is_better", "score", "wilson"]
+__all__ = ["DEFAULTS", "NAMES", "fitting", "greater_is_better", "scale_of", "score", "wilson"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,6 +171,19 @@ def score(
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "y_pred contains classes not in y_true")  # this is common in validation
         return float(function(targets, outputs, **options))
+
+
+def scale_of(names: Sequence[str]) -> tuple[float, ...] | None:
+    """Return the values of levels whose names are numbers that rise; otherwise `None`.
+
+    Example:
+        >>> scale_of(("0", "1", "4")), scale_of(("low", "high"))
+        ((0.0, 1.0, 4.0), None)
+    """
+    with contextlib.suppress(ValueError):
+        values = tuple(map(float, names))
+        return values if values and all(np.diff(values) > 0) and np.isfinite(values).all() else None
+    return None
 
 
 def macro_f1(confusion: np.ndarray) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -206,7 +207,9 @@ def _decisions(scores: np.ndarray, meaning: Meaning, values: str, threshold: flo
 
 
 def _matched(titles: list[str] | None, names: Sequence[str]) -> dict[str, int]:
-    """Return the number of the output for each title."""
+    """Return the number of the output for each title. Two outputs of one name get their numbers behind it."""
+    shared = {name for name, count in collections.Counter(names).items() if count > 1}
+    names = [f"{name} ({n})" if name in shared else name for n, name in enumerate(names)]
     if titles is None or len(titles) == len(names) == 1:
         return {title: n for n, title in enumerate(titles or names)}
     place = {name.strip(): n for n, name in enumerate(names)}

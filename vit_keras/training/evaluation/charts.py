@@ -134,12 +134,12 @@ def _scatter(name: str, true: np.ndarray, said: np.ndarray) -> str:
     )
 
 
-def reliability_chart(before: Any, after: Any | None) -> str:
+def reliability_chart(before: Any, after: Any) -> str:
     """Return a reliability diagram: the accuracy of a model by its confidence.
 
     Args:
         before: The `Reliability` of its probabilities.
-        after: The same after calibration, or `None`.
+        after: The same after calibration.
     """
     left, top, side, bars, width, height = 60, 10, 280, 46, 372, 394
 
@@ -162,11 +162,9 @@ def reliability_chart(before: Any, after: Any | None) -> str:
             f'height="{tall}"><title>{title}</title></rect>'
         )
     for kind, shown in (("train", before), ("val", after)):
-        if shown is None:
-            continue
         known = np.flatnonzero(shown.counts)
         points = [(left + place(shown.sure[n]), top + side - place(shown.right[n]), n) for n in known]
-        for x, _, n in points if kind == "val" or after is None else ():
+        for x, _, n in points if kind == "val" else ():
             low, high = wilson(shown.right[n], shown.counts[n])
             parts.append(f'<path class="span" d="M{x} {top + side - place(low)}V{top + side - place(high)}"/>')
         parts.append(f'<polyline class="line {kind}" points="{" ".join(f"{x},{y}" for x, y, _ in points)}"/>')

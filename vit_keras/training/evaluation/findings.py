@@ -15,7 +15,7 @@ from ..data.labeled import Labeled
 from ..embeddings import linear_probe
 from .calibration import temperature, tempered
 from .curve_over_images import ImageCurve, image_curve
-from .frozen import Frozen
+from .frozen import MOST_WORK, Frozen
 from .wrong_labels import label_issues, out_of_fold
 
 __all__: list[str] = []
@@ -24,7 +24,8 @@ IMPROBABLE = 0.05
 """Labels that are less probable are likely wrong; docs/training.md has a test of how many are."""
 
 _MOST_LEARNED = 5000
-"""Number of images that the logistic regressions learn at most; of more, this many are drawn at random."""
+"""Number of images that the logistic regressions learn at most, or fewer of many features and classes (`MOST_WORK`); of
+more, this many are drawn at random."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,6 +55,7 @@ class Findings:
     Attributes:
         images: How many were looked at.
         pairs: Near-duplicates between training and held-out images; those of each of several folds.
+        duplicated: How many held-out images they have.
         threshold: The cosine distance from which on two images are different; `None` if too few were looked at.
         wrong: Likely wrong labels, the most likely first.
         judge: Who found them, in words; `None` if nobody looked.
@@ -62,6 +64,7 @@ class Findings:
 
     images: int = 0
     pairs: tuple[Pair, ...] = ()
+    duplicated: int = 0
     threshold: float | None = None
     wrong: tuple[Wrong, ...] = ()
     judge: str | None = None
@@ -80,7 +83,7 @@ class Findings:
         """Remarks to read before the numbers."""
         if not self.pairs:
             return []
-        count = len({pair.held_out for pair in self.pairs})
+        count = self.duplicated
         what = "images are nearly the same as images" if count > 1 else "image is nearly the same as one"
         return [f"{count:,} held-out {what} to learn from, so the result on new images may be worse."]
 
@@ -124,7 +127,7 @@ def look_at(frozen: Frozen, data: Labeled, pairs: Sequence[tuple[ImageFolder, Im
         return Findings()
     rows, features = frozen.rows, frozen.features
     parts = [[frozen.places(each.rows) for each in pair] for pair in pairs]
-    found, threshold = {}, None
+    found, threshold, duplicated = {}, None, set[int]()
     for train, held_out in parts:
         if len(train) < 16 or not len(held_out):
             continue
@@ -133,9 +136,11 @@ def look_at(frozen: Frozen, data: Labeled, pairs: Sequence[tuple[ImageFolder, Im
         for first, second, distance in zip(rows[train[near.train]], rows[held_out[near.held_out]], near.distances):
             pair = Pair(train=int(first), held_out=int(second), distance=float(distance))
             found.setdefault(frozenset((first, second)), pair)
+            duplicated.add(pair.held_out)
     told: dict[str, Any] = {
         "images": len(rows),
         "pairs": tuple(sorted(found.values(), key=lambda pair: pair.distance)),
+        "duplicated": len(duplicated),
         "threshold": threshold,
     }
     return Findings(**told, **(_learned(data, rows, features, parts, seed) if data.task == "single" else {}))
@@ -144,14 +149,15 @@ def look_at(frozen: Frozen, data: Labeled, pairs: Sequence[tuple[ImageFolder, Im
 def _learned(data, rows, features, parts, seed) -> dict[str, Any]:
     """Return what logistic regressions tell: likely wrong labels, and the curve over the number of images."""
     labels, found = data.labels[rows], {}
-    train, held_out = (part[:_MOST_LEARNED] for part in parts[0])
+    most = min(_MOST_LEARNED, int(MOST_WORK / (features.shape[1] * len(data.names))))
+    train, held_out = (part[:most] for part in parts[0])
     known = np.bincount(labels[train], minlength=len(data.names))
     if len(held_out) < 16 or (known >= 16).sum() < 2:
         return found
     l2 = linear_probe(features[train], labels[train], classes=len(data.names), seed=seed).l2
     found["curve"] = image_curve(features[train], labels[train], features[held_out], labels[held_out], l2=l2, seed=seed)
     if len(parts) == 1:  # folds have better judges
-        asked = np.concatenate([train, held_out])[:_MOST_LEARNED]
+        asked = np.concatenate([train, held_out])[:most]
         shares = out_of_fold(features[asked], labels[asked], classes=len(data.names), l2=l2, seed=seed)
         known = np.bincount(labels[asked])[labels[asked]] > 1  # no model has learned the class of one image
         found |= wrong_labels(rows[asked][known], shares[known], labels[asked][known])

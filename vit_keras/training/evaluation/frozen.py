@@ -15,6 +15,9 @@ from ..embeddings import embed
 
 __all__ = ["Frozen"]
 
+MOST_WORK = 1e8
+"""Images × features × classes up to which a linear probe takes seconds rather than minutes."""
+
 SHARE = 0.1
 """Share of a time limit that the features may take: of images that do not fit, a random part is left out."""
 

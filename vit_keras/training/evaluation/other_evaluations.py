@@ -226,10 +226,7 @@ class RegressionEvaluation:
     @property
     def scale(self) -> tuple[float, ...] | None:
         """The values of the levels, where all are numbers that rise, such as 0, 1, 4; otherwise `None`."""
-        with contextlib.suppress(ValueError):
-            values = tuple(float(name) for name in self.class_names) if self.task == "ordinal" else ()
-            return values if values and all(np.diff(values) > 0) and np.isfinite(values).all() else None
-        return None
+        return metrics.scale_of(self.class_names) if self.task == "ordinal" else None
 
     def _on_scale(self, numbers: np.ndarray) -> np.ndarray:
         if self.task == "regression":

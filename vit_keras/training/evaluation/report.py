@@ -50,7 +50,7 @@ def report(
     command: str | None = None,
     recipe: Mapping[str, Any] | None = None,
     facts: Mapping[str, Any] | None = None,
-    temperature: float | None = None,
+    temperature: float | np.ndarray | None = None,
     findings: Findings | None = None,
     data: Labeled | None = None,
 ) -> str:
@@ -70,7 +70,8 @@ def report(
         command: The command that made it.
         recipe: All settings of the training, nested at most once.
         facts: Other facts, such as versions.
-        temperature: What the model was calibrated with, on these images; `None` if it was not.
+        temperature: What the model was calibrated with, on these images: of several models, an array `(n, 1)` of each
+            image's; `None` if it was not.
         findings: What was found in the images before the training.
         data: The images that they are about.
 
@@ -286,14 +287,13 @@ def _curves_of_folds(histories: Sequence[tuple[History, int]]) -> str:
 # --- calibration ------------------------------------------------------------------------------------------------
 
 
-def _calibration(evaluation: Any, by: float | None) -> str:
+def _calibration(evaluation: Any, by: float | np.ndarray | None) -> str:
     if evaluation.task not in ("single", "multi"):
         return ""
     shares, labels, task = evaluation.probabilities, evaluation.labels, evaluation.task
     if by is not None:
         shares = tempered(shares, 1 / by, task)
     before, after = Reliability.of(shares, labels), Reliability.of(half_by_half(shares, labels, task), labels)
-    best = best_temperature(shares, labels) if by is None else by
     of = "a prediction" if task == "single" else "a label"
     text = (
         f"Across how sure the model was of {of}, up how often it was right; on the dotted line both are the same. The "
@@ -302,15 +302,19 @@ def _calibration(evaluation: Any, by: float | None) -> str:
     )
     half = "(each half of the images with the temperature of the other half)"
     if by is None:
+        best = number(best_temperature(shares, labels))
         text += (
-            f"</p><p>With logits divided by a temperature of {number(best)}, which changes no prediction, it would be "
+            f"</p><p>With logits divided by a temperature of {best}, which changes no prediction, it would be "
             f"<b>{percent(after.error)}</b> {half}. <code>training.calibrate</code> does this, and "
             "<code>finetune --calibrate</code>."
         )
     else:
+        low, high = number(np.min(by)), number(np.max(by))
+        one = f"The model was calibrated: its logits are divided by the temperature {low}"
+        each = f"Each fold's model was calibrated on its fold: its logits are divided by a temperature, {low} to {high}"
         text += (
-            f"</p><p>The model was calibrated: its logits are divided by the temperature {number(best)}, which changes "
-            f"no prediction. That leaves <b>{percent(after.error)}</b> {half}."
+            f"</p><p>{one if np.ndim(by) == 0 else each}, which changes no prediction. That leaves "
+            f"<b>{percent(after.error)}</b> {half}."
         )
     key = _key(("train", "before calibration"), ("val", "after"))
     return section("Calibration", f"<p>{text}</p>", key, reliability_chart(before, after))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import importlib.util
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,10 +17,10 @@ import keras
 import numpy as np
 
 from ... import anatomy
-from ..._internal.atomic import complete
+from ..._internal.atomic import check_writable, complete
 from ..._internal.finite import check_outputs
 from ..._internal.progress import progress_bar
-from ..._internal.validate import expanded, one_of, positive_integer
+from ..._internal.validate import expanded, is_number, one_of, positive_integer
 from ..._internal.warn import renamed_arguments, warn_caller
 from ...opening import as_model
 from ...preprocess import Preprocessing
@@ -92,7 +93,8 @@ def predict_table(
 
     Raises:
         FileNotFoundError: There is no such table, folder or model.
-        ImportError: pandas is not installed.
+        ImportError: pandas is not installed, or pyarrow for .parquet.
+        OSError: The output cannot be written.
         ValueError: Images are missing or damaged, the models differ in what they predict, the sample has other ids
             or columns, the ids and predictions have columns of one name, or no labels are chosen by the threshold.
 
@@ -110,6 +112,8 @@ def predict_table(
     one_of(values, "values", VALUES)
     one_of(errors, "errors", ("raise", "skip"))
     positive_integer(batch_size, "batch_size")
+    if threshold is not None and not (is_number(threshold) and 0 <= threshold <= 1):
+        raise ValueError(f"threshold must be a number from 0 to 1. Received: {threshold!r}")
     target = None if output is None else _target(output)
     models = [models] if isinstance(models, (str, os.PathLike, keras.Model)) else list(models)
     if not models:
@@ -150,10 +154,13 @@ _WRITERS = {
 
 
 def _target(output: Any) -> Path:
-    """Return the file to write, if its format is known."""
+    """Return the file to write, if it can be written."""
     target = expanded(output)
     if target.suffix.lower() not in _WRITERS:
         raise ValueError(f"The output file must end in {', '.join(_WRITERS)}. Received: {target}")
+    if target.suffix.lower() == ".parquet" and not any(map(importlib.util.find_spec, ("pyarrow", "fastparquet"))):
+        raise ImportError(f"Parquet needs pyarrow: pip install pyarrow. Or write a .csv file. Received: {target}")
+    check_writable(target.parent)
     return target
 
 

@@ -134,8 +134,9 @@ def finetune(
             `"macro_f1"` then chooses the epoch by the same rule.
         probe: Whether to look at the images first through the model as it is, which costs one forward pass of each, at
             most a tenth of the time limit. Where an image has one class of several, simple classifiers of the features
-            (nearest neighbors, class means, a linear probe) are measured; if fine-tuning does not beat the linear ones,
-            the report says so, and the better of these is saved too, as `probe.keras`. A new head starts as a
+            (nearest neighbors, class means, a linear probe) are measured. If the accuracy decides (no other `metric`,
+            no `balance`) and fine-tuning does not beat the linear ones, the report says so, and the better of these is
+            saved too, as `probe.keras`. A new head starts as a
             ridge regression of the features (`Recipe.head`); without a probe, it starts at zero. A test of at most a
             twentieth of the time limit finds out whether mirror images keep their labels (`Recipe.flip_test`). With
             scikit-learn, the report also has near-duplicates between training and held-out images, likely wrong labels,

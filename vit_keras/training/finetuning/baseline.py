@@ -16,13 +16,10 @@ import keras
 import numpy as np
 
 from ..embeddings import Probe, knn, linear_probe
-from ..evaluation.frozen import Frozen
+from ..evaluation.frozen import MOST_WORK, Frozen
 from ..metrics import wilson
 
 __all__ = ["Baseline"]
-
-_MOST_WORK = 1e8
-"""Images × features × classes up to which a linear probe takes seconds rather than minutes."""
 
 _TEMPERATURE = 0.07
 """Of cosine similarities, as in `knn`."""
@@ -77,7 +74,7 @@ class Baseline:
             return None
         right = {NEIGHBORS: int((knn(features, known, queries, k=min(20, len(features))) == wanted).sum())}
         probes = {CENTROIDS: _centroids(features, known, classes)}
-        if features.size * classes <= _MOST_WORK:
+        if features.size * classes <= MOST_WORK:
             with contextlib.suppress(ImportError):  # scikit-learn is an extra
                 probes[PROBE] = linear_probe(features, known, classes=classes)
         right |= {name: int((probe.predict(queries) == wanted).sum()) for name, probe in probes.items()}
@@ -113,8 +110,14 @@ class Baseline:
         """Return whether the best linear classifier is as good as a fine-tuned model of this accuracy."""
         return self.accuracy >= accuracy
 
-    def verdict(self, accuracy: float, saved: str = "probe.keras") -> str:
-        """Return which model to ship if fine-tuning gave this accuracy, in words; `saved` is where the other one is."""
+    def verdict(self, accuracy: float, saved: str = "probe.keras", *, decides: bool = True) -> str:
+        """Return which model to ship if fine-tuning gave this accuracy, in words.
+
+        Args:
+            accuracy: The accuracy.
+            saved: Where the linear classifier is.
+            decides: Whether the accuracy says which model is better; otherwise both are told, and none is advised.
+        """
         low, high = self.interval
         neighbors = f", {NEIGHBORS} on {self.right[NEIGHBORS] / self.held_out:.1%}" if NEIGHBORS in self.right else ""
         found = (
@@ -122,6 +125,8 @@ class Baseline:
             f"{self.accuracy:.1%} of {self.held_out:,} held-out images (95 % interval: {low:.1%} to {high:.1%})"
             f"{neighbors}; fine-tuning gave {accuracy:.1%}."
         )
+        if not decides:
+            return found
         if self.beats(accuracy):
             return f"{found} It did not help: ship {saved}, or train longer or on more images."
         if accuracy <= high:

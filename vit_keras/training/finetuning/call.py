@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import gc
 import json
+import math
 import shutil
 import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
@@ -36,7 +37,10 @@ from .results import (
     FinetuneResult,
     FoldsResult,
     facts,
+    mean,
+    models_of_folds,
     pixels,
+    plain,
     predictions_csv,
     remarks,
     remarks_on_plan,
@@ -105,7 +109,7 @@ class Call:
         job: Job,
         output: Path,
         frozen: Frozen | None,
-        end: float | None = None,
+        folds: int = 1,
         whole: Run | None = None,
     ) -> Run:
         """Train, or continue, in a folder, and return the run, whose state is still there.
@@ -114,7 +118,7 @@ class Call:
             job: What to train.
             output: The folder.
             frozen: The features of the images, if they are known.
-            end: When it must be done, as `time.monotonic()` counts; `None` for no limit.
+            folds: The number of trainings that share the time that is left.
             whole: For a fold, the run of all folds; the first fold decides the plan of all.
         """
         settings = {**job.settings(), "epochs": self.options.epochs, "seed": self.options.seed}
@@ -122,13 +126,13 @@ class Call:
         if not run.done:
             job.start_head(run, frozen)
         if run.decided is None and whole is not None and whole.decided is not None:
-            run.begin(whole.decided, whole.flip_test)
+            run.begin(whole.decided, whole.flip_test, whole.plan_steps)
             job.say_plan(run)
         elif run.decided is None:
             flips = job.test_flips(wanted)
-            if end is not None:
+            if (left := self._left(folds)) is not None:
                 passes = 1 if job.options.metric is None else 2  # over the held-out images
-                limit = TimeLimit(end, wanted, len(job.train), passes * len(job.held_out))
+                limit = TimeLimit(time.monotonic() + left, wanted, len(job.train), passes * len(job.held_out))
             run.begin(wanted if limit is None else job.plan(run, limit), flips)
             job.say_plan(run)
         job.fit(run, limit)
@@ -145,8 +149,8 @@ class Call:
         if self.options.batch_size is not None:
             return
         size = None if self.options.overwrite else Run.batch_size(self.output / ".state")
-        if size is None and frozen is not None and (end := self._end(len(pairs))) is not None:
-            size = self.recipe.batch_for(images_within(end - time.monotonic(), frozen.seconds / len(frozen.rows)))
+        if size is None and frozen is not None and (left := self._left(len(pairs))) is not None:
+            size = self.recipe.batch_for(images_within(left, frozen.seconds / len(frozen.rows)))
             size = min(size, pairs[0][0].batch_size)
         if size is not None:
             for part in (part for pair in pairs for part in pair):
@@ -167,10 +171,15 @@ class Call:
     def _untrained(self, train: ImageFolder) -> keras.Model:
         return with_head(self.given, train.image_size, self.data.names, self.data.task, keep=False)[0]
 
-    def _end(self, folds: int = 1) -> float | None:
-        """Return when the first of some folds must be done, as `time.monotonic()` counts; `None` for no limit."""
+    def _left(self, folds: int = 1) -> float | None:
+        """Return the seconds that each of some folds has from now on; `None` for no limit."""
         seconds = self.options.seconds
-        return None if seconds is None else self.started + seconds / folds
+        return None if seconds is None else (self.started + seconds - time.monotonic()) / folds
+
+    @property
+    def _accuracy_decides(self) -> bool:
+        """Whether the accuracy says which of two classifiers is better: neither a metric nor a balance does."""
+        return self.options.metric in (None, "accuracy") and not self.options.balance
 
     @property
     def _wanted(self) -> int:
@@ -210,14 +219,15 @@ class Call:
         before, findings = self._baseline(frozen, job), self._look(frozen, [(train, held_out)])
         for line in findings.lines:
             job.say(line)
-        run = self.fit(job, self.output, frozen, self._end())
+        run = self.fit(job, self.output, frozen)
         evaluation, by = self._calibrated(tuned, job.evaluate())
         how = job.plan_of(run)
         job.say(f"On the held-out images: {evaluation.headline}")
         if before is not None:
-            self.notes.append(before.verdict(evaluation.accuracy))
+            self.notes.append(before.verdict(evaluation.accuracy, decides=self._accuracy_decides))
             job.say(self.notes[-1])
-        probed = before.put_into(self._untrained(train)) if before and before.beats(evaluation.accuracy) else None
+        beaten = before is not None and self._accuracy_decides and before.beats(evaluation.accuracy)
+        probed = cast("Baseline", before).put_into(self._untrained(train)) if beaten else None
         if probed is not None and self.options.calibrate:
             calibrate(probed, held_out)
         page = report(
@@ -266,7 +276,7 @@ class Call:
             results.append({"fold": number, **json.loads((place / "history.json").read_text(encoding="utf-8"))})
             if whole.decided is None:
                 flips = results[0].get("flip_test")
-                whole.begin(results[0]["epochs"], flips and FlipTest(**flips))
+                whole.begin(results[0]["epochs"], flips and FlipTest(**flips), results[0].get("plan_steps"))
         return self._joined(pairs, results, whole, findings)
 
     def _begun(self, pairs: Sequence[tuple[ImageFolder, ImageFolder]]) -> Run:
@@ -281,14 +291,13 @@ class Call:
             "batch_size": pairs[0][0].batch_size,
             "image_size": pairs[0][0].image_size,
             **self.options.of_result(),
-            "probe": self.options.probe,
             "calibrate": self.options.calibrate,
             "epochs": self.options.epochs,
             "seed": self.options.seed,
         }
         whole = Run(self.output / ".state", settings, self.options.overwrite)
         if not whole.begun:  # what an earlier run has left is none of this one
-            for left in self.output.glob("fold[0-9]*/model.keras"):
+            for left in models_of_folds(self.output):
                 left.unlink()
             whole.begin(None)
         return whole
@@ -307,11 +316,11 @@ class Call:
         job = self.job(train, held_out)
         job.say(f"Fold {number} of {count}: {job.pictures}")
         before = self._baseline(frozen, job)
-        run = self.fit(job, place, frozen, self._end(count), whole)
+        run = self.fit(job, place, frozen, count, whole)
         evaluation, by = self._calibrated(job.model, job.evaluate())
         job.say(f"On fold {number}: {evaluation.headline}")
         told = {"best_epoch": run.best, "epochs": run.epochs, "seconds": run.seconds, "history": run.history}
-        told |= _told(before, run)
+        told |= {"plan_steps": job.plan_steps(run), **_told(before, run)}
         with complete(place / "predictions.npz") as part, open(part, "wb") as file:
             np.savez(file, rows=held_out.rows, outputs=_outputs(evaluation))
         told["facts"] = {name: str(value) for name, value in self._facts(job, run.epochs, run.seconds).items()}
@@ -339,12 +348,14 @@ class Call:
         name, scores = self._scores(parts)
         if self.options.probe and self.data.task == "single":
             judge = "the model of the fold that has not learned the image"
-            asked = (rows, evaluation.probabilities, evaluation.labels)
-            findings = dataclasses.replace(findings, **wrong_labels(*asked, judge))
+            learned = [np.isin(part.labels, self.data.labels[train.rows]) for part, (train, _) in zip(parts, pairs)]
+            known = np.concatenate(learned)  # no model predicts a class that it has not learned
+            asked = (rows[known], evaluation.probabilities[known], evaluation.labels[known])
+            findings = dataclasses.replace(findings, **(wrong_labels(*asked, judge) if known.any() else {}))
         told = {
             "task": self.data.task,
-            "scores": scores,
-            "mean": {name: float(np.mean(values)) for name, values in scores.items()},
+            "scores": {name: [plain(value) for value in values] for name, values in scores.items()},
+            "mean": {name: plain(mean(values)) for name, values in scores.items()},
             "folds": [{**r, "pictures": len(part.labels)} for r, part in zip(results, parts)],
             "out_of_fold": evaluation.to_dict(),
             "images": findings.to_dict(self.data),
@@ -353,7 +364,7 @@ class Call:
             (
                 str(result["fold"]),
                 f"{len(part.labels):,}",
-                f"{value:.4f}",
+                spread([value]),
                 f"{result['best_epoch'] + 1} of {len(result['history']['loss'])}",
                 duration(result["seconds"]),
             )
@@ -361,8 +372,12 @@ class Call:
         ]
         if all("before_training" in result for result in results):
             before = Baseline.joined([result["before_training"] for result in results])
-            self.notes.append(before.verdict(evaluation.accuracy, "linear probes (training.linear_probe)"))
+            saved = "linear probes (training.linear_probe)"
+            self.notes.append(before.verdict(evaluation.accuracy, saved, decides=self._accuracy_decides))
             told["before_training"] = before.to_dict()
+        by = None
+        if self.options.calibrate:
+            by = np.concatenate([np.full((len(p.labels), 1), r["temperature"]) for r, p in zip(results, parts)])
         page = report(
             evaluation,
             title=f"{results[0]['facts']['model'].partition(',')[0]}, fine-tuned on {len(pairs)} folds of {self.title}",
@@ -374,6 +389,7 @@ class Call:
             command=self.options.command,
             recipe=how.to_dict(),
             facts={**results[0]["facts"], "time": duration(sum(result["seconds"] for result in results))},
+            temperature=by,
             findings=findings,
             data=self.data,
         )
@@ -406,7 +422,12 @@ class Call:
             warnings.simplefilter("ignore", UserWarning)  # a label that one fold leaves open is in the others
             scales = [getattr(part, "scale", None) for part in parts]
             task = self.data.task
-            found = [metrics.score(name, p.targets, p.outputs, task, scale=s) for p, s in zip(parts, scales)]
+            found = []
+            for part, scale in zip(parts, scales):
+                try:
+                    found.append(metrics.score(name, part.targets, part.outputs, task, scale=scale))
+                except ValueError:  # the images of this fold do not define it
+                    found.append(math.nan)
         return name, {name: found}
 
 

@@ -80,12 +80,13 @@ def with_head(
     """Return a copy for images of this size and this task, and whether it keeps its head.
 
     The head is kept if the model's outputs mean the same already, unless `keep` is false. A new one has a bias, and
-    starts at zero, as the reference's. If `dtype` is `None`, the copy has the given model's dtype policy.
+    starts at zero, as the reference's. A head of numbers gets a bias. If `dtype` is `None`, the copy has the given
+    model's dtype policy.
     """
     vit = find_vit(given)
     kept = keep and task_of(vit) == task and output_names(vit) == names and bool(getattr(vit, "labels", None))
     options: dict[str, Any] = {"dtype": dtype} | ({} if task == "single" else {"activation": "linear"})
-    options |= {} if kept else {"head_bias": True}
+    options |= {} if kept and task not in NUMBERS else {"head_bias": True}  # the mean of numbers goes into the bias
     tuned = resize(given, size, classes=1 if task == "ordinal" else len(names), include_top=True, **options)
     if not kept:
         for head in heads(tuned):
@@ -257,21 +258,26 @@ class Job:
         """Return the number of steps of a run, whose number of epochs is decided."""
         return max(1, round(run.epochs * len(self.train)))
 
+    def plan_steps(self, run: Run) -> int:
+        """Return the steps by which a run is planned: of folds, those of the first."""
+        return run.plan_steps or self.steps(run)
+
     def plan_of(self, run: Run) -> Recipe:
         """Return the recipe of a run, whose number of epochs is decided."""
-        how = self.recipe.for_steps(self.steps(run)).replace(epochs=math.ceil(run.epochs))
+        how = self.recipe.for_steps(self.plan_steps(run)).replace(epochs=math.ceil(run.epochs))
         return how if run.flip_test is None or run.flip_test.safe else how.without_flips()
 
     def say_plan(self, run: Run) -> None:
         """Print the plan of a training, and its reasons."""
         how, steps, size = self.plan_of(run), self.steps(run), self.train.batch_size
+        first = self.plan_steps(run)
         if how.augmentation == self.recipe.augmentation:
             augmented = "augmented"
-        elif steps >= self.recipe.augment_from:
+        elif first >= self.recipe.augment_from:
             augmented = "augmented, but not mirrored"
             self.say(cast("FlipTest", run.flip_test).text)
         else:
-            augmented = f"not augmented, because {steps:,} steps are fewer than {self.recipe.augment_from}"
+            augmented = f"not augmented, because {first:,} steps are fewer than {self.recipe.augment_from}"
         planned_steps = f"{steps:,} {'step' if steps == 1 else 'steps'} of {size} images"
         planned_steps += f" at a rate of up to {how.rate(size):.3g}"
         self.say(f"Plan: {planned_steps}; images are {augmented}")

@@ -43,8 +43,8 @@ class FinetuneOptions:
     def __post_init__(self) -> None:
         one_of(self.errors, "errors", ("raise", "skip"))
         one_of(self.balance, "balance", (False, True, "weights", "prior"))
-        for name, least in (("epochs", 1), ("batch_size", 1), ("seed", 0)):
-            if (value := getattr(self, name)) is not None or name == "seed":
+        for name, least in (("epochs", 1), ("batch_size", 1), ("seed", 0), ("mistakes", 0)):
+            if (value := getattr(self, name)) is not None or least == 0:
                 object.__setattr__(self, name, positive_integer(value, name, least))
         if self.minutes is not None and not (is_number(self.minutes) and self.minutes >= 0):
             raise ValueError(f"minutes must be a number of at least 0. Received: {self.minutes!r}")
@@ -71,9 +71,10 @@ class FinetuneOptions:
         if self.metric is not None and one_of(self.metric, "metric", metrics.NAMES) not in metrics.fitting(task):
             fitting = ", ".join(metrics.fitting(task))
             raise ValueError(f"The metric {self.metric!r} does not fit the task {task!r}, which these fit: {fitting}.")
-        if self.metric == "rmsle" and task == "regression":
+        if self.metric == "rmsle":
             targets = np.delete(data.labels, [*data.missing], axis=0)
-            metrics.score("rmsle", targets, targets, task)  # refuses numbers that it cannot take
+            scale = metrics.scale_of(data.names) if task == "ordinal" else None
+            metrics.score("rmsle", targets, targets, task, scale=scale)  # refuses numbers that it cannot take
         if self.calibrate and task in NUMBERS:
             raise ValueError(f"calibrate=True is about probabilities, and the task is {task!r}. Leave it out.")
         if self.balance and (task != "single" or data.weights is not None):
@@ -84,4 +85,4 @@ class FinetuneOptions:
 
     def of_result(self) -> dict[str, Any]:
         """Return the options that affect the weights, except the length of the training and the seed."""
-        return {"balance": self.balance, "metric": self.metric}
+        return {"balance": self.balance, "metric": self.metric, "probe": self.probe}

@@ -6,7 +6,9 @@ import csv
 import dataclasses
 import io
 import json
+import math
 import platform
+import re
 import statistics
 import sys
 from pathlib import Path
@@ -63,7 +65,8 @@ class FoldsResult:
 
     Attributes:
         evaluation: The evaluation of all images, each predicted by the model that has not learned it.
-        scores: The metrics of each fold by name: the metric that was asked for, or else the task's own.
+        scores: The metrics of each fold by name: the metric that was asked for, or else the task's own. NaN where the
+            images of a fold do not define it, such as the average precision of a label that none of them has.
         models: The files of the models.
         recipe: How they were trained.
         folder: Where `report.html`, `report.json` and `oof.csv` are, and a folder for each fold.
@@ -85,13 +88,32 @@ class FoldsResult:
 
 
 def spread(values: list[float]) -> str:
-    """Return the mean of the folds, and the deviation between them.
+    """Return the mean of the folds, and the deviation between them; of those whose images define the metric.
 
     Example:
-        >>> spread([0.5, 0.7])
-        '0.6000 ± 0.1414'
+        >>> spread([0.5, 0.7, math.nan]), spread([math.nan])
+        ('0.6000 ± 0.1414', '–')
     """
-    return f"{statistics.fmean(values):.4f}" + (f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else "")
+    known = [value for value in values if math.isfinite(value)]
+    if not known:
+        return "–"
+    return f"{statistics.fmean(known):.4f}" + (f" ± {statistics.stdev(known):.4f}" if len(known) > 1 else "")
+
+
+def mean(values: list[float]) -> float:
+    """Return the mean of the folds whose images define the metric; NaN if there is none."""
+    known = [value for value in values if math.isfinite(value)]
+    return statistics.fmean(known) if known else math.nan
+
+
+def plain(value: float) -> float | None:
+    """Return a number for JSON, which has no NaN."""
+    return value if math.isfinite(value) else None
+
+
+def models_of_folds(output: Path) -> list[Path]:
+    """Return the files of the models that folds have left in a folder."""
+    return [path for path in output.glob("fold*/model.keras") if re.fullmatch(r"fold\d+", path.parent.name)]
 
 
 def predictions_csv(data: Labeled, rows: np.ndarray, folds: np.ndarray, evaluation: Any) -> str:
@@ -181,7 +203,7 @@ def write(output: Path, texts: dict[str, Any], model: keras.Model | None, probe:
         probe: `probe.keras`.
     """
     mark, *others = ("model.keras", "split.json", "history.json") if model is None else ("oof.csv", "report.json")
-    for fold in () if model is None else output.glob("fold[0-9]*/model.keras"):
+    for fold in () if model is None else models_of_folds(output):
         fold.unlink()
     if (output / mark).exists():  # an earlier run was with folds, and this one is not, or the reverse
         for name in (*others, mark):  # the mark last, should this be interrupted

@@ -34,6 +34,9 @@ _TIMED_STEPS = 6
 _FEWEST_STEPS = 20
 """Steps that are trained however little time there is."""
 
+_LEAST = 1e-6
+"""Seconds that a step takes at least."""
+
 _CHANGED = 1.5
 """Factor by which the number of epochs that fit must change for the training to start over."""
 
@@ -46,7 +49,7 @@ class TimeLimit:
     """The deadline of a training run, and the work that remains.
 
     Attributes:
-        end: When everything must be done, as `time.monotonic()` counts; infinite for no limit.
+        end: When everything must be done, as `time.monotonic()` counts.
         wanted: Epochs to train if there is time.
         steps: Steps of training in an epoch.
         validation_steps: Batches of validation after each epoch.
@@ -66,7 +69,7 @@ class TimeLimit:
         validation = _FORWARD * self.validation_steps * step
         left = self.end - time.monotonic() - validation - _LATER
         if left >= self.epoch(step):
-            return self.wanted if math.isinf(left) else min(self.wanted, int(left / self.epoch(step)))
+            return min(self.wanted, int(left / self.epoch(step)))
         steps = max(int((left - validation) / step), _FEWEST_STEPS)
         return steps / self.steps if steps < self.steps else 1
 
@@ -87,11 +90,11 @@ class Stopwatch(keras.callbacks.Callback):
         self.seconds: list[Any] = []
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self._last = time.monotonic()
+        self._last = time.perf_counter()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        now = time.monotonic()
-        self.seconds.append(now - self._last)
+        now = time.perf_counter()
+        self.seconds.append(max(now - self._last, _LEAST))  # a clock may stand still for a moment
         self._last = now
 
 
@@ -230,20 +233,26 @@ class Run:
         return self.done >= self.epochs or (self.done > 0 and since_best >= max(3, math.ceil(self.epochs / 3)))
 
     @property
+    def plan_steps(self) -> int | None:
+        """Steps by which the augmentation is chosen, where that was decided elsewhere: folds do as the first does."""
+        return self._state.get("plan_steps")
+
+    @property
     def flip_test(self) -> FlipTest | None:
         """The test of whether images can be mirrored; `None` if there was none."""
         found = self._state.get("flip_test")
         return found and FlipTest(**found)
 
-    def begin(self, epochs: float | None, flip_test: FlipTest | None = None) -> None:
+    def begin(self, epochs: float | None, flip_test: FlipTest | None = None, plan_steps: int | None = None) -> None:
         """Decide the number of epochs (`None`: not yet), and forget those trained before.
 
         Args:
             epochs: The number, or a part of one epoch.
             flip_test: The test of whether images can be mirrored; `None` keeps the one that there is.
+            plan_steps: See `plan_steps`.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._state |= {"epochs": epochs, "history": {}}
+        self._state |= {"epochs": epochs, "history": {}, "plan_steps": plan_steps}
         if flip_test is not None:
             self._state["flip_test"] = dataclasses.asdict(flip_test)
         self._save()
