@@ -1,5 +1,7 @@
 """The public function: which format, what it refuses, what it leaves, and what runs a file."""
 
+import contextlib
+import importlib
 import importlib.util
 import inspect
 import io
@@ -16,7 +18,7 @@ from PIL import Image
 
 import vit_keras
 import vit_keras.export
-from vit_keras.export import FORMATS, Plan, find_format, pictures, placing, report, runtimes, timing
+from vit_keras.export import FORMATS, Plan, find_format, other_backend, pictures, placing, report, runtimes, timing
 
 ON_TORCH = pytest.mark.only_on("torch", reason="only PyTorch writes it in this process")
 
@@ -166,6 +168,47 @@ def test_expected_outputs_are_computed_in_parts(monkeypatch):
     found = report._expected(plan, [each[None] for each in pixels])
     assert sizes == [16, 4]
     np.testing.assert_allclose(found[17]["logits"], plan.model.predict(pixels[17:18], verbose=0), atol=1e-5)
+
+
+PRECISION = {
+    "jax": lambda: importlib.import_module("jax").config.jax_default_matmul_precision == "highest",
+    "tensorflow": lambda: (
+        not importlib.import_module("tensorflow").config.experimental.tensor_float_32_execution_enabled()
+    ),
+    "torch": lambda: not importlib.import_module("torch").backends.cudnn.allow_tf32,
+}
+
+
+@pytest.mark.skipif(keras.backend.backend() not in PRECISION, reason="OpenVINO has no TF32")
+def test_expected_outputs_have_full_precision(monkeypatch):
+    """On a GPU, TensorFlow and JAX round to TF32, which is more than the tolerance of the check."""
+    full, outputs, seen = PRECISION[keras.backend.backend()], Plan.outputs, []
+    monkeypatch.setattr(Plan, "outputs", lambda self, batch: seen.append(full()) or outputs(self, batch))
+    with contextlib.ExitStack() as stack:
+        if keras.backend.backend() == "jax":  # as without the settings of these tests
+            stack.enter_context(importlib.import_module("jax").default_matmul_precision("default"))
+        seen.append(full())
+        report._expected(Plan.of(tiny()), [np.zeros((1, 32, 32, 3), "float32")])
+        seen.append(full())
+    assert seen == [False, True, False]
+
+
+@ON_TORCH
+def test_a_torch_program_is_written_on_the_cpu(monkeypatch, tmp_path):
+    """Where Keras computes on another device, a process writes it."""
+    with monkeypatch.context() as patch:
+        patch.setattr(importlib.import_module("keras.src.backend.torch.core"), "DEFAULT_DEVICE", "meta")
+        assert other_backend._computes_elsewhere()
+    run, seen = subprocess.run, []
+
+    def watch(command, env, **options):
+        seen.append(env["KERAS_TORCH_DEVICE"])
+        return run(command, env=env, **options)
+
+    monkeypatch.setattr(other_backend, "_computes_elsewhere", lambda: True)
+    monkeypatch.setattr(subprocess, "run", watch)
+    assert other_backend.write_in_its_backend(Plan.of(tiny()), "torch", tmp_path / "model.pt2") == []
+    assert (tmp_path / "model.pt2").exists() and seen == ["cpu"]
 
 
 def test_a_tie_is_no_other_class():

@@ -277,11 +277,12 @@ def test_a_report_shows_what_was_found(photos, tmp_path):
 
 
 def test_folds_are_looked_at_too(photos, tmp_path):
-    result = run(photos, tmp_path / "folds", folds=2, epochs=1)
+    result = run(photos, tmp_path / "folds", folds=2, epochs=1, calibrate=True)
     found = json.loads((result.folder / "report.json").read_text())["images"]
     assert found["near_duplicates"] and found["images"] == 128
     page = (result.folder / "report.html").read_text("utf-8")
     both = {each[part] for each in found["near_duplicates"] for part in ("train", "held_out")}
+    assert "Each fold&#x27;s model was calibrated" in page or "Each fold's model was calibrated" in page
     assert f"{len(both)} held-out images are nearly the same" in page  # each is held out in its own fold
     assert "the model of the fold that has not learned the image" in page and "<h2>More images</h2>" in page
 

@@ -26,11 +26,12 @@ _MODEL, _TASK, _ANSWER = "model.keras", "task.json", "answer.json"
 def write_in_its_backend(plan: Plan, name: str, path: Path) -> list[str]:
     """Write a file of a format, here or in a process with the backend that the format needs."""
     backend = backend_for(name)
-    if backend == keras.backend.backend():
+    if backend == keras.backend.backend() and not (name == "torch" and _computes_elsewhere()):
         return importlib.import_module(f".{FORMATS[name].module}", __package__).write(plan, path)
     with tempfile.TemporaryDirectory() as folder:
         _save(plan, name, path, Path(folder))
         environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        environment["KERAS_TORCH_DEVICE"] = "cpu"  # a program of PyTorch runs where it was written
         command = [sys.executable, "-m", __name__, folder]
         process = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace")
         answer = Path(folder, _ANSWER)
@@ -44,6 +45,11 @@ def write_in_its_backend(plan: Plan, name: str, path: Path) -> list[str]:
     if "error" in result:
         raise ValueError(result["error"])
     return result["notes"]
+
+
+def _computes_elsewhere() -> bool:
+    """Return whether Keras computes with PyTorch on another device than the CPU."""
+    return keras.ops.zeros(()).device.type != "cpu"
 
 
 def backend_for(name: str) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 from keras import ops
 
 from ..backend.keras_internals import no_gradients
+from ..backend.precision import full_precision
 from ..checkpoints.checkpoint import megabytes
 from ..preprocess.images import read
 from .formats import FORMATS
@@ -206,6 +207,7 @@ def _tolerance(plan, inputs) -> float:
     return TOLERANCE if unresized(plan) in (None, inputs.shape[1:3]) else RESIZED_TOLERANCE
 
 
+@full_precision()  # as the runtimes of files compute
 def _expected(plan: Plan, inputs: Sequence[np.ndarray]) -> list[dict[str, np.ndarray]]:
     """Return the model's outputs for each input: those of `predict`, and the plan's where `predict` lacks one."""
     found: list[dict[str, np.ndarray]] = [{} for _ in inputs]

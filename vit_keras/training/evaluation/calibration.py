@@ -154,8 +154,8 @@ def temperature(probabilities: Any, labels: Any) -> float:
     return float(np.exp(-(low + high) / 2))
 
 
-def tempered(probabilities: np.ndarray, by: float, task: str = "single") -> np.ndarray:
-    """Return the probabilities of a model whose logits are divided by a temperature.
+def tempered(probabilities: np.ndarray, by: float | np.ndarray, task: str = "single") -> np.ndarray:
+    """Return the probabilities of a model whose logits are divided by a temperature, or by one for each image `(n, 1)`.
 
     Example:
         >>> tempered(np.array([[0.8, 0.2]]), 2.0).round(3)
