@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import keras
 
@@ -36,16 +37,27 @@ def full_precision() -> Iterator[None]:
         finally:
             experimental.enable_tensor_float_32_execution(before)
     elif backend == "torch":
-        from torch.backends import cuda, cudnn
-
-        places = (cuda.matmul, cudnn)
-        before = [place.allow_tf32 for place in places]
-        for place in places:
-            place.allow_tf32 = False
-        try:
+        with _of_torch():
             yield
-        finally:
-            for place, allowed in zip(places, before):
-                place.allow_tf32 = allowed
     else:
         yield
+
+
+@contextlib.contextmanager
+def _of_torch() -> Iterator[None]:
+    """Set PyTorch's precision by its newer names, where it has them: after them, it refuses to read the older."""
+    import torch
+
+    cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
+
+    newer = hasattr(cudnn, "conv")
+    places: tuple[Any, ...] = (cuda.matmul, cudnn.conv) if newer else (cuda.matmul, cudnn)
+    name, full = ("fp32_precision", "ieee") if newer else ("allow_tf32", False)
+    before = [getattr(place, name) for place in places]
+    try:
+        for place in places:
+            setattr(place, name, full)
+        yield
+    finally:
+        for place, value in zip(places, before):
+            setattr(place, name, value)
