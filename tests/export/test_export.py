@@ -175,8 +175,13 @@ PRECISION = {
     "tensorflow": lambda: (
         not importlib.import_module("tensorflow").config.experimental.tensor_float_32_execution_enabled()
     ),
-    "torch": lambda: not importlib.import_module("torch").backends.cudnn.allow_tf32,
+    "torch": lambda: convolutions_of_torch() in ("ieee", False),
 }
+
+
+def convolutions_of_torch():
+    cudnn = importlib.import_module("torch").backends.cudnn
+    return cudnn.conv.fp32_precision if hasattr(cudnn, "conv") else cudnn.allow_tf32
 
 
 @pytest.mark.skipif(keras.backend.backend() not in PRECISION, reason="OpenVINO has no TF32")
