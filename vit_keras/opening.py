@@ -21,6 +21,7 @@ from .anatomy import find_vit, learner, own_preprocessing
 from .build import build
 from .checkpoints.architecture import check_head, complete
 from .checkpoints.checkpoint import Checkpoint
+from .checkpoints.grids import image_size_of, is_cut
 from .checkpoints.loading import fill, open_source
 from .checkpoints.locate import available, fetch, find, is_meant_as_path, recommended
 from .checkpoints.model_weights import ModelWeights
@@ -271,7 +272,10 @@ def _configure(
         source.architecture |= {name: options[name] for name in _READ_FROM_FILE if name in options}
         options = _with_implied(source, options)
         if preset is None:
-            native = _native_size(source, patch_stride(fields["patch_size"], fields.get("resnet")), source_grid)
+            native = _native_size(source, fields, source_grid)
+            size = options.get("image_size", "native")
+            if (size in ("native", None) or size_pair(size, "image_size") == native) and is_cut(native, fields):
+                fields["drop_remainder"] = True  # as its authors' convolution does
             fields = _of_same_size(source, fields) | fields
         if not source.architecture["include_top"] and {"include_top", "pooling"}.isdisjoint(options):
             ends_in = source.architecture.get("representation_size")
@@ -324,15 +328,16 @@ def _settle_grid(source: Any, options: dict[str, Any], source_grid: tuple[int, i
     source.settle(source_grid, image_size=wanted, **rows)
 
 
-def _native_size(source: Weights | ModelWeights, stride: tuple[int, int], source_grid) -> tuple[int, int]:
-    """Return the pixels that a file was trained at, by its positions, or else by the files next to it."""
+def _native_size(source: Weights | ModelWeights, fields: dict[str, Any], source_grid) -> tuple[int, int]:
+    """Return the pixels that a file was trained at, by its positions and the files next to it."""
     grid = source.table.native if source.table else source.grid(source_grid)
     if grid is not None:
-        return grid[0] * stride[0], grid[1] * stride[1]
+        return image_size_of(grid, source.image_size, fields)
     if source.table is not None:
         raise ValueError(f"{source.path}: {source.table.question}")
     if source.image_size is not None:
         return source.image_size
+    stride = patch_stride(fields["patch_size"], fields.get("resnet"))
     return 224 // stride[0] * stride[0], 224 // stride[1] * stride[1]
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from .._internal.bounds import patch_stride
 from ..preprocess import Preprocessing
 from . import architecture, grids, hints, registry, timm_models
 from .assumptions import NOTHING, Assumptions, assume
@@ -170,12 +169,7 @@ class Weights(Mapping[str, Any]):
         )
 
     def _patches_of(self, image_size: tuple[int, int] | None) -> tuple[int, int] | None:
-        if image_size is None:
-            return None
-        patch = self._inferred["patch_size"]
-        stride = patch_stride(patch, self._inferred.get("resnet"))  # a ResNet pads, a patch embedding does not
-        down, across = (-(-size // (step // side)) // side for size, step, side in zip(image_size, stride, patch))
-        return down, across
+        return None if image_size is None else grids.patches_of(image_size, self._inferred)
 
     def _saved_grid(self) -> tuple[int, int] | None:
         """Return the grid that the file stores: in this package's .weights.h5, or as the axes of the table."""

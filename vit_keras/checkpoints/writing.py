@@ -331,8 +331,7 @@ def _size_of_positions(weights: ModelWeights) -> tuple[int, int] | None:
     config = ViTConfig(**weights.architecture)
     if config.image_size is not None or config.position_grid is None:
         return config.image_size or weights.preprocessing.image_size
-    down, across = (patches * pixels for patches, pixels in zip(config.position_grid, config.stride))
-    return down, across
+    return grids.image_size_of(config.position_grid, weights.preprocessing.image_size, weights.architecture)
 
 
 def _transformers_config(weights: ModelWeights, family: Family) -> tuple[dict[Any, Any], dict[Any, Any]]:
