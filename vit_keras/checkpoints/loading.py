@@ -27,7 +27,7 @@ from . import saved_models
 from .checkpoint import Checkpoint
 from .families.rules import POSITIONS, ROPE
 from .locate import fetch, find
-from .model_weights import ModelWeights, canonical_variables
+from .model_weights import ModelWeights, adapted_layers, canonical_variables
 from .weights import Weights
 
 __all__ = ["LoadReport", "adapt_channels", "fill", "load_weights", "open_source"]
@@ -238,12 +238,14 @@ def fill(
     if verify:
         for name in plans:
             source[name]
-    not_finite = []
+    not_finite, with_adapter = [], adapted_layers(vit)
     for name, plan in plans.items():
         value = plan(source[name])
         if not finite.is_finite(value, targets[name].dtype):
             not_finite.append(name)
         targets[name].assign(value)
+        if adapter := with_adapter.get(id(targets[name])):  # the file's kernel is the whole; the other factor can learn
+            adapter.lora_kernel_b.assign(keras.ops.zeros_like(adapter.lora_kernel_b))
     adapted += [f"{name} dropped" for name in sorted({name.split("/")[0] for name in unused})]
     fresh = tuple(name for name in targets if name not in plans)
     vit.origin = source.origin

@@ -81,7 +81,7 @@ class ModelWeights(Mapping[str, Any]):
         self.origin: str | None = getattr(vit, "origin", None)
         self.published: None = None
         self.image_size: Any | tuple[int, int] | None = config.image_size
-        self._adapted = {id(full_kernel(dense)): dense for dense in anatomy.dense_layers(vit) if dense.lora_enabled}
+        self._adapted = adapted_layers(vit)
         kept = {id(variable) for variable in self.variables.values()}
         for dense in (dense for kernel, dense in self._adapted.items() if kernel in kept):  # whose kernel holds them
             kept |= {id(dense.lora_kernel_a), id(dense.lora_kernel_b)}
@@ -124,6 +124,11 @@ class ModelWeights(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self.variables)
+
+
+def adapted_layers(vit: keras.Model) -> dict[int, keras.layers.Dense]:
+    """Return the layers with a low-rank adapter by the identity of their kernel without it."""
+    return {id(full_kernel(dense)): dense for dense in anatomy.dense_layers(vit) if dense.lora_enabled}
 
 
 def canonical_variables(vit: keras.Model) -> dict[str, Any]:
