@@ -138,7 +138,7 @@ def test_saved_weights_load_with_adapters_and_merged_without(tmp_path):
 
 @pytest.mark.usefixtures("once")
 def test_a_file_of_merged_kernels_loads_into_a_model_with_adapters(tmp_path):
-    """It holds W + BA. One factor becomes zero, so that this is not added twice; the other stays, so that both learn."""
+    """It holds W + BA. One factor becomes zero, so that nothing is added twice. The other stays, so that both learn."""
     model = tiny()
     add_lora(model, rank=2)
     perturb(model)

@@ -118,12 +118,14 @@ def unstored_fields(path: str | os.PathLike[str], config: ViTConfig) -> dict[str
     theirs |= dict.fromkeys(family.choices)
     if not architecture.has_map_prefix(dataclasses.asdict(config)):
         del theirs["map_prefix"]
+    if config.resnet is None:
+        del theirs["resnet_numerics"]
     return {field: getattr(config, field) for field, value in theirs.items() if value != getattr(config, field)}
 
 
 _DEFAULTS = dataclasses.asdict(ViTConfig())
 _SHOWN_BY_SHAPES = ("num_heads", "pooling", "position", "final_norm")
-_SHOWN_BY_FAMILY = ("activation", "mlp_activation", "epsilon", *rules.ROPE, "post_norm", "map_heads", "map_prefix")
+_SHOWN_BY_FAMILY = ("activation", "merge_tokens", *rules.NUMERICS)
 
 
 # --- the file ------------------------------------------------------------------------------------------------

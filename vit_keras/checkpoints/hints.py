@@ -48,6 +48,7 @@ class Hints:
         preprocessing: The preprocessing of its images.
         labels: Names of its classes, the name of a list of them, or `None`.
         task: The meaning of its outputs, one of `vit_keras.labels.TASKS`.
+        stated: Which of `"preprocessing"` and `"task"` are more than a default.
         doubts: Fields on which another source disagrees, with a description of what it says.
         is_ours: Whether the file is from this package, with its `ViTConfig`.
     """
@@ -57,6 +58,7 @@ class Hints:
     preprocessing: Preprocessing
     labels: Any
     task: str
+    stated: frozenset[str]
     doubts: Mapping[str, str]
     is_ours: bool = False
 
@@ -109,13 +111,16 @@ def collect(
             preprocessing = _bounded(Preprocessing.from_dict(settings["preprocessing"]))
     if preprocessing is None:  # asked last, as it warns of a neighboring file that cannot be used
         preprocessing = _preprocessing(family, path, config, preprocessor)
+    stated = {"preprocessing"} if preprocessing is not None else set()
     image_size = fields.pop("image_size", None)
     if isinstance(image_size, int):
         image_size = (image_size, image_size)
     with naming(_beside(path, "config.json"), "values"):
         doubts = {} if published or is_ours else _doubts(config, fields)
     labels = labels or (published.labels if published else None)
-    return Hints(fields, image_size, preprocessing, labels, task, doubts, is_ours)
+    stated |= {"task"} if labels is not None or is_ours or "task" in settings or config.get("problem_type") else set()
+    preprocessing = preprocessing or PRESETS[family.preprocessing]
+    return Hints(fields, image_size, preprocessing, labels, task, frozenset(stated), doubts, is_ours)
 
 
 def _doubts(config: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, str]:
@@ -261,8 +266,8 @@ def _read_config(
 
 def _preprocessing(
     family: Family, path: Path, config: Mapping[str, Any], hub_preprocessor: Mapping[str, Any]
-) -> Preprocessing:
-    """Return the preprocessing of a KerasHub model or in a neighboring file, or else the family's."""
+) -> Preprocessing | None:
+    """Return the preprocessing of a KerasHub model or in a neighboring file, or `None` if none states it."""
     name = "preprocessor_config.json"
     processor = neighbor(path, name)
     try:
@@ -280,7 +285,7 @@ def _preprocessing(
             f"{error} The model gets the preprocessing {family.preprocessing!r} of vit_keras.preprocess.PRESETS. "
             "Set model.preprocessing if that is wrong."
         )
-    return PRESETS[family.preprocessing]
+    return None
 
 
 def _bounded(preprocessing: Preprocessing) -> Preprocessing:

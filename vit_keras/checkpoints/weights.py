@@ -46,6 +46,7 @@ class Weights(Mapping[str, Any]):
         preprocessing: The preprocessing of its images.
         labels: Names of its classes, or `None`.
         task: The meaning of its outputs, one of `vit_keras.labels.TASKS`.
+        stated: Which of `"preprocessing"` and `"task"` the file, its neighbors or the registry state.
         published: The registry's entry for the file, or `None`.
         origin: Name of the published checkpoint that the weights are, or that training began with; or `None`.
         key: The state dict that is read, if the file has several, or `None`.
@@ -65,6 +66,7 @@ class Weights(Mapping[str, Any]):
     key: str | None
     labels: Any
     raw_key: str | None
+    stated: frozenset[str]
     task: str
 
     def __init__(
@@ -121,7 +123,7 @@ class Weights(Mapping[str, Any]):
         self._usual = timm_models.usual_rows(self._inferred, self.family.name, layouts) if in_timm else None
         self.image_size: tuple[int, int] | None = self._known.image_size
         self.preprocessing: Preprocessing = self._known.preprocessing
-        self.labels, self.task = self._known.labels, self._known.task
+        self.labels, self.task, self.stated = self._known.labels, self._known.task, self._known.stated
         self.settle()
 
     def settle(

@@ -38,21 +38,8 @@ FORMATS = {
 _FORMAT_OF_SUFFIX = {".npz": "google", ".safetensors": "timm"}
 # Fields that a file's arrays do not show, so that whoever reads the arrays alone has to know them.
 _NOT_IN_ARRAYS = (
-    "activation",
-    "mlp_activation",
-    "epsilon",
-    "pooling",
-    "final_norm",
-    "num_heads",
-    "position",
-    "position_resize",
-    *rules.ROPE,
-    "post_norm",
-    "map_heads",
-    "map_prefix",
-    "resnet_numerics",
-    "registers",
-    "merge_tokens",
+    *("activation", *rules.NUMERICS, "pooling", "final_norm", "num_heads"),
+    *("position", "position_resize", "registers", "merge_tokens"),
 )
 
 
