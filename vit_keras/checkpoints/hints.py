@@ -29,12 +29,15 @@ from .families import TIMM_FAMILIES, Family
 from .families.huggingface import FAMILIES as HUGGING_FACE_FAMILIES
 from .families.keras_hub import FAMILIES as KERAS_HUB_FAMILIES
 from .readers import LIMIT_TEXT
+from .wording import some
 
 __all__ = ["SETTINGS", "Hints", "collect"]
 
 SETTINGS = "vit_keras"
 """The key of a safetensors file's metadata under which `save_weights` stores the model's settings."""
 
+_WITH_CONFIG = ("preprocessor_config.json", "preprocessor.json", "image_converter.json", "task.json")
+"""Files that are written with a `config.json`, for the same model."""
 _SHOWN_BY_SHAPES = ("num_layers", "hidden_size", "mlp_dim", "patch_size", "channels", "classes")
 
 
@@ -74,10 +77,13 @@ def collect(
     config, task, preprocessor = neighbor(path, "config.json"), {}, {}
     if family in KERAS_HUB_FAMILIES:
         config, task, preprocessor = _of_keras_hub(reader, path, config)
-    if config and not _is_about(config, inferred):
+    is_about_other = bool(config) and not _is_about(config, inferred)
+    if is_about_other:
         if published is None:
-            warn_caller(f"{_beside(path, 'config.json')} is not used: it is about a model of another size.")
-        config = {}
+            others = [name for name in _WITH_CONFIG if os.path.isfile(_beside(path, name))]
+            rest = f", nor {some(others)} next to it" if others else ""
+            warn_caller(f"{_beside(path, 'config.json')} is not used{rest}: it is about a model of another size.")
+        config, task, preprocessor = {}, {}, {}
     whole = family in KERAS_HUB_FAMILIES and keras_hub_json.tower(reader.metadata.get("config"))
     with naming(path if whole else _beside(path, "config.json"), "values"):
         fields = _checked(_read_config(config, family, inferred, task), inferred)
@@ -109,7 +115,7 @@ def collect(
             labels = _labels(labels, inferred) or _labels(config.get("id2label"), inferred)
         if "preprocessing" in settings:
             preprocessing = _bounded(Preprocessing.from_dict(settings["preprocessing"]))
-    if preprocessing is None:  # asked last, as it warns of a neighboring file that cannot be used
+    if preprocessing is None and not is_about_other:  # asked last, as it warns of a neighboring file that cannot be used
         preprocessing = _preprocessing(family, path, config, preprocessor)
     stated = {"preprocessing"} if preprocessing is not None else set()
     image_size = fields.pop("image_size", None)
