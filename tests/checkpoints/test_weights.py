@@ -422,6 +422,21 @@ def test_quantized_weights_are_not_read_without_their_scales(strict, tmp_path):
         checkpoints.Weights(tmp_path / "x.weights.h5", strict=strict)
 
 
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("scale", ["weight_scale", "weight_scale_inv", "scale_weight"])
+def test_8_bit_floats_are_not_read_without_their_scales(scale, strict, tmp_path):
+    arrays = load("timm_vit").state_dict()
+    name = "blocks.0.attn.qkv"
+    arrays[f"{name}.weight"] = arrays[f"{name}.weight"].astype(ml_dtypes.float8_e4m3fn)
+    plain = checkpoints.Weights(write_safetensors(tmp_path / "plain.safetensors", arrays))
+    found = plain["Transformer/encoderblock_0/MultiHeadDotProductAttention_1/query/kernel"]
+    np.testing.assert_array_equal(found, arrays[f"{name}.weight"].astype("float32")[: found.shape[1]].T)
+    arrays[f"{name}.{scale}"] = np.ones((), "float32")
+    path = write_safetensors(tmp_path / "scaled.safetensors", arrays)
+    with pytest.raises(ValueError, match=f"qkv.weight' has values of float8_e4m3fn, which '{name}.{scale}' scales"):
+        checkpoints.Weights(path, strict=strict)
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_values_that_are_no_numbers_are_loaded_with_a_warning(value, folder):
     arrays = load("timm_vit").state_dict()

@@ -289,8 +289,16 @@ def _nearest(names: Mapping[str, Any]) -> str:
 
 
 def _check_precision(binding: rules.Binding, reader: Any) -> None:
+    """Raise an error for quantized weights: integers, or 8-bit floats that come with scales."""
+    last = {name: name.rpartition(".")[2] for name in (*binding.unknown, *binding.ignored)}
+    scales = {name.rpartition(".")[0]: name for name, ends_in in last.items() if "scale" in ends_in}
     for part in binding.parts.values():
-        dtype = reader.stored(part.source).dtype
+        dtype, scale = reader.stored(part.source).dtype, scales.get(part.source.rpartition(".")[0])
+        if scale is not None and dtype.name.startswith("float8"):
+            raise ValueError(
+                f"{part.source!r} has values of {dtype}, which {scale!r} scales: the weights are quantized, and their "
+                "scales are not read. Pass a file with weights of float32, float16 or bfloat16."
+            )
         if dtype.kind in "iu" and dtype.itemsize == 1:
             raise ValueError(
                 f"{part.source!r} has values of {dtype}: the weights are quantized, and their scales are not read. "
