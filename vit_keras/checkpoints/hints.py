@@ -115,7 +115,9 @@ def collect(
             labels = _labels(labels, inferred) or _labels(config.get("id2label"), inferred)
         if "preprocessing" in settings:
             preprocessing = _bounded(Preprocessing.from_dict(settings["preprocessing"]))
-    if preprocessing is None and not is_about_other:  # asked last, as it warns of a neighboring file that cannot be used
+    if (
+        preprocessing is None and not is_about_other
+    ):  # asked last, as it warns of a neighboring file that cannot be used
         preprocessing = _preprocessing(family, path, config, preprocessor)
     stated = {"preprocessing"} if preprocessing is not None else set()
     image_size = fields.pop("image_size", None)
