@@ -347,6 +347,14 @@ def test_an_image_size_of_its_authors_that_is_not_a_whole_number_of_patches(tmp_
         from_checkpoint(path, num_heads=2, image_size=wanted[0] + 1)
 
 
+@pytest.mark.parametrize(("name", "format"), [("vit", "huggingface"), ("more/vit.npz", None)])
+def test_a_path_in_a_file_is_named(name, format, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(NotADirectoryError, match=r"notes.txt is a file, not a folder. Choose another name"):
+        save_weights(small(), tmp_path / "notes.txt" / name, format)
+    assert left_in(tmp_path) == ["notes.txt"]
+
+
 COPIES = {"clone": keras.models.clone_model, "functional": lambda model: keras.Model(model.input, model.output)}
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from .._internal.atomic import naming, put_together, workspace
+from .._internal.atomic import check_writable, naming, put_together, workspace
 from .._internal.validate import expanded, instance
 from .._internal.warn import warn_caller
 from ..config import ViTConfig
@@ -66,6 +66,7 @@ def save_weights(model: keras.Model, path: str | os.PathLike[str], format: str |
     Raises:
         ValueError: The format is unknown, does not fit the path, or cannot represent the model. Nothing is written.
         TypeError: `model` is not a Keras model.
+        OSError: The path is in a file, or in a folder that cannot be written to.
 
     Warns:
         UserWarning: The model differs from the format's own models in a setting that an .npz file does not store, such
@@ -250,6 +251,7 @@ def _warn_of_transformers(path: Path, weights: ModelWeights) -> None:
 
 def _write_all(folder: Path, files: Mapping[str, Callable[[Path], None]]) -> None:
     """Write files into a folder so that they appear only when all are complete; the later ones describe the first."""
+    check_writable(folder)
     made = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     try:
