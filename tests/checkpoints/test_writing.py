@@ -13,7 +13,7 @@ from family_files import OPTIONS, cases, load, matrix, write
 from support import ASSUMED, DATA, OTHER_RESIZING
 
 from vit_keras import from_checkpoint, resize, vit
-from vit_keras.checkpoints import ModelWeights, Weights, orbax, save_weights, transformers_json, writing
+from vit_keras.checkpoints import ModelWeights, Weights, load_weights, orbax, save_weights, transformers_json, writing
 from vit_keras.checkpoints.describe import describe
 from vit_keras.checkpoints.readers import open_weights
 from vit_keras.preprocess import PRESETS, Preprocessing
@@ -353,6 +353,15 @@ def test_a_path_in_a_file_is_named(name, format, tmp_path):
     with pytest.raises(NotADirectoryError, match=r"notes.txt is a file, not a folder. Choose another name"):
         save_weights(small(), tmp_path / "notes.txt" / name, format)
     assert left_in(tmp_path) == ["notes.txt"]
+
+
+def test_an_array_for_all_blocks_is_read_once(monkeypatch, tmp_path):
+    path, reads = google_file("BV-mu_16-map-scan", tmp_path / "source.npz"), []
+    model, source = from_checkpoint(path), Weights(path)
+    read = type(source.reader).__getitem__
+    monkeypatch.setattr(type(source.reader), "__getitem__", lambda file, name: reads.append(name) or read(file, name))
+    load_weights(model, source, verify=False)
+    assert model.config.num_layers > 1 and len(reads) == len(set(reads)) > 0
 
 
 COPIES = {"clone": keras.models.clone_model, "functional": lambda model: keras.Model(model.input, model.output)}

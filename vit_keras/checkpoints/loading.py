@@ -239,12 +239,13 @@ def fill(
             + (f"; and {len(problems) - 5} more." if len(problems) > 5 else ".")
             + see("file-refused")
         )
+    names = source.grouped(plans)
     if verify:
-        for name in plans:
+        for name in names:
             source[name]
     not_finite, with_adapter = [], adapted_layers(vit)
-    for name, plan in plans.items():
-        value = plan(source[name])
+    for name in names:
+        value = plans[name](source[name])
         if not finite.is_finite(value, targets[name].dtype):
             not_finite.append(name)
         targets[name].assign(value)

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +119,10 @@ class ModelWeights(Mapping[str, Any]):
         variable = self.variables[name]
         adapted = self._adapted.get(id(variable))  # whose kernel is a sum
         return np.asarray(keras.ops.convert_to_numpy(adapted.kernel if adapted else variable), np.float32)
+
+    def grouped(self, names: Iterable[str]) -> list[str]:
+        """Return names in the order in which they are to be read."""
+        return list(names)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.variables)

@@ -195,6 +195,13 @@ class Weights(Mapping[str, Any]):
             self._last = (part.source, self.reader[part.source])
         return np.asarray(rules.read(part, self._last[1]), np.float32)
 
+    def grouped(self, names: Iterable[str]) -> list[str]:
+        """Return names with those next to each other that are read from one array of the file."""
+        groups: dict[str, list[str]] = {}
+        for name in names:
+            groups.setdefault(self._parts[name].source, []).append(name)
+        return [name for group in groups.values() for name in group]
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._parts)
 
