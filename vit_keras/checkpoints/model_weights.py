@@ -63,7 +63,7 @@ class ModelWeights(Mapping[str, Any]):
     task: Any
 
     assumptions = NOTHING
-    stated = frozenset(("preprocessing", "task"))
+    stated: frozenset[str] = frozenset(("preprocessing", "task"))
     table = key = raw_key = None
     family: Family = family_named("keras")
 
