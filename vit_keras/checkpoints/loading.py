@@ -250,7 +250,7 @@ def fill(
             not_finite.append(name)
         targets[name].assign(value)
         if adapter := with_adapter.get(id(targets[name])):  # the file's kernel is the whole; the other factor can learn
-            adapter.lora_kernel_b.assign(keras.ops.zeros_like(adapter.lora_kernel_b))
+            adapter.lora_kernel_b.assign(np.zeros(adapter.lora_kernel_b.shape))
     adapted += [f"{name} dropped" for name in sorted({name.split("/")[0] for name in unused})]
     fresh = tuple(name for name in targets if name not in plans)
     vit.origin = source.origin
