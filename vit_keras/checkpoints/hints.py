@@ -115,9 +115,7 @@ def collect(
             labels = _labels(labels, inferred) or _labels(config.get("id2label"), inferred)
         if "preprocessing" in settings:
             preprocessing = _bounded(Preprocessing.from_dict(settings["preprocessing"]))
-    if (
-        preprocessing is None and not is_about_other
-    ):  # asked last, as it warns of a neighboring file that cannot be used
+    if preprocessing is None and not is_about_other:  # asked last, as it warns of a file that cannot be used
         preprocessing = _preprocessing(family, path, config, preprocessor)
     stated = {"preprocessing"} if preprocessing is not None else set()
     image_size = fields.pop("image_size", None)
@@ -290,7 +288,7 @@ def _preprocessing(
                 return _bounded(Preprocessing.from_timm(config["pretrained_cfg"]))
     except ValueError as error:  # the weights are useful without it
         warn_caller(
-            f"{error} The model gets the preprocessing {family.preprocessing!r} of vit_keras.preprocess.PRESETS. "
+            f"{error} A new model gets the preprocessing {family.preprocessing!r} of vit_keras.preprocess.PRESETS. "
             "Set model.preprocessing if that is wrong."
         )
     return None
