@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from ._internal.bounds import patch_stride
+from ._internal.bounds import patch_cells, patch_stride
 from ._internal.imports import moved_names
 from ._internal.validate import check_fields
 from .config_checks import check_combination, checked_fields, checked_merging
@@ -196,9 +196,7 @@ class ViTConfig:
 
     def cells(self, image_size: tuple[int, int]) -> tuple[int, int]:
         """Return the size of the patch embedding's input: pixels, or for a hybrid cells of the ResNet's output."""
-        root = self.stride[0] // self.patch_size[0]
-        height, width = image_size
-        return -(-height // root), -(-width // root)
+        return patch_cells(image_size, self.resnet)
 
     @property
     def grid(self) -> tuple[int, int] | None:

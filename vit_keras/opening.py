@@ -21,10 +21,12 @@ from .anatomy import find_vit, learner, own_preprocessing
 from .build import build
 from .checkpoints.architecture import check_head, complete
 from .checkpoints.checkpoint import Checkpoint
+from .checkpoints.grids import image_size_of, is_cut
 from .checkpoints.loading import fill, open_source
 from .checkpoints.locate import available, fetch, find, is_meant_as_path, recommended
 from .checkpoints.model_weights import ModelWeights
 from .checkpoints.saved_models import is_of_keras_hub, is_whole_model, load_model
+from .checkpoints.settings import take_settings
 from .checkpoints.weights import Weights
 from .config import ViTConfig
 from .model import VisionTransformer
@@ -171,7 +173,7 @@ def from_checkpoint(
     with about(source.path):
         config, native = _configure(None, source, {"image_size": image_size, **options}, source_grid)
     model = build(config, dtype=dtype)
-    _load_and_describe(model, config, source, native, source_grid=source_grid, resize_patches="patch_size" in options)
+    _load_and_describe(model, source, native, source_grid=source_grid, resize_patches="patch_size" in options)
     _report_assumptions(model, config, source, options)
     return model
 
@@ -225,7 +227,7 @@ def create(
     model = build(config, dtype=dtype)
     if source is not None:
         how = {"include_head": not obstacle and pretrained_top is not False, "resize_patches": "patch_size" in options}
-        _load_and_describe(model, config, source, native, **how)
+        _load_and_describe(model, source, native, **how)
         known = {**options, "num_heads": preset.num_heads, "pooling": preset.pooling}
         _report_assumptions(model, config, source, known)
     return model
@@ -271,7 +273,10 @@ def _configure(
         source.architecture |= {name: options[name] for name in _READ_FROM_FILE if name in options}
         options = _with_implied(source, options)
         if preset is None:
-            native = _native_size(source, patch_stride(fields["patch_size"], fields.get("resnet")), source_grid)
+            native = _native_size(source, fields, source_grid)
+            size = options.get("image_size", "native")
+            if (size in ("native", None) or size_pair(size, "image_size") == native) and is_cut(native, fields):
+                fields["drop_remainder"] = True  # as its authors' convolution does
             fields = _of_same_size(source, fields) | fields
         if not source.architecture["include_top"] and {"include_top", "pooling"}.isdisjoint(options):
             ends_in = source.architecture.get("representation_size")
@@ -324,25 +329,23 @@ def _settle_grid(source: Any, options: dict[str, Any], source_grid: tuple[int, i
     source.settle(source_grid, image_size=wanted, **rows)
 
 
-def _native_size(source: Weights | ModelWeights, stride: tuple[int, int], source_grid) -> tuple[int, int]:
-    """Return the pixels that a file was trained at, by its positions, or else by the files next to it."""
+def _native_size(source: Weights | ModelWeights, fields: dict[str, Any], source_grid) -> tuple[int, int]:
+    """Return the pixels that a file was trained at, by its positions and the files next to it."""
     grid = source.table.native if source.table else source.grid(source_grid)
     if grid is not None:
-        return grid[0] * stride[0], grid[1] * stride[1]
+        return image_size_of(grid, source.image_size, fields)
     if source.table is not None:
         raise ValueError(f"{source.path}: {source.table.question}")
     if source.image_size is not None:
         return source.image_size
+    stride = patch_stride(fields["patch_size"], fields.get("resnet"))
     return 224 // stride[0] * stride[0], 224 // stride[1] * stride[1]
 
 
-def _load_and_describe(model: VisionTransformer, config: ViTConfig, source: Any, native: Any, **options: Any) -> None:
+def _load_and_describe(model: VisionTransformer, source: Any, native: Any, **options: Any) -> None:
     """Fill a new model with weights, and let it know what else the file says."""
-    model.load_report = report = fill(model, source, **options)
-    preprocessing = source.preprocessing.for_channels(config.channels)
-    model.preprocessing = preprocessing.replace(image_size=config.image_size or preprocessing.image_size or native)
-    if config.include_top and not any(name.startswith("head/") for name in report.fresh):
-        model.labels, model.task = source.labels, source.task
+    model.load_report = fill(model, source, **options)
+    take_settings(model, source, model.load_report.fresh, native=native, is_new=True)
 
 
 def _report_assumptions(model: VisionTransformer, config: ViTConfig, source: Any, options: dict[str, Any]) -> None:
@@ -391,7 +394,7 @@ def resize(model: keras.Model, image_size: ImageSize, *, dtype: Any = None, **op
             f"It cannot be resized. Received: image_size={image_size}"
         )
     resized = build(config := config.replace(**fields), dtype=dtype or vit.get_layer("embedding").dtype_policy)
-    _load_and_describe(resized, config, source, source.preprocessing.image_size, resize_patches="patch_size" in options)
+    _load_and_describe(resized, source, source.preprocessing.image_size, resize_patches="patch_size" in options)
     return resized
 
 

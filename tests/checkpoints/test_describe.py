@@ -105,6 +105,8 @@ def test_fields_that_a_file_does_not_store(tmp_path):
     config = model.config.replace(activation="softmax", mlp_activation="gelu_tanh")
     assert describe.unstored_fields(tmp_path / "x.npz", config) == {"activation": "softmax"}
     assert describe.unstored_fields(tmp_path / "x.npz", config.replace(include_top=False)) == {}
+    merging = config.replace(activation="linear", merge_tokens=2)
+    assert describe.unstored_fields(tmp_path / "x.npz", merging) == {"merge_tokens": 2}
 
 
 def test_names_of_earlier_versions():

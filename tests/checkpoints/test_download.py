@@ -510,6 +510,19 @@ def test_offline_a_cached_file_is_returned(server, monkeypatch):
     assert len(server.seen) == 1
 
 
+def test_a_cached_file_of_another_size_comes_again(server, monkeypatch):
+    path = get(server.url())
+    path.write_bytes(BODY[:-1])  # as a copy that broke off
+    with monkeypatch.context() as context:
+        context.setenv("VIT_KERAS_OFFLINE", "1")
+        sizes = f"in the cache with {len(BODY) - 1:,} bytes instead of {len(BODY):,}, and VIT_KERAS_OFFLINE is set"
+        with pytest.raises(FileNotFoundError, match=sizes):
+            get(server.url(), size=len(BODY))
+        assert get(server.url()) == path  # who knows no size takes what is there
+    assert get(server.url(), size=len(BODY)).read_bytes() == BODY
+    assert len(server.seen) == 2
+
+
 @pytest.mark.parametrize("value", ["", "0", "false", "No"])
 def test_offline_can_be_said_to_be_off(server, monkeypatch, value):
     monkeypatch.setenv("VIT_KERAS_OFFLINE", value)

@@ -1,5 +1,6 @@
 """Warnings of checkpoints point to the user's own line, from however deep inside the package they come."""
 
+import json
 import warnings
 
 import numpy as np
@@ -60,3 +61,15 @@ def test_a_preprocessing_beside_a_file_that_stores_its_own_is_not_read(tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         from_checkpoint(path)
+
+
+def test_a_preprocessing_beside_the_config_of_another_model_is_not_read(tmp_path):
+    path = write(load("hf_vit"), tmp_path)
+    usual = from_checkpoint(path).preprocessing
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "preprocessor_config.json").write_text('{"image_mean": [0.1, 0.2, 0.3]}')
+    assert from_checkpoint(path).preprocessing.mean == (0.1, 0.2, 0.3)
+    (tmp_path / "config.json").write_text(json.dumps({**config, "hidden_size": 999}))
+    with pytest.warns(UserWarning, match=r"config.json is not used, nor preprocessor_config.json next to it: .* size"):
+        found = from_checkpoint(path, num_heads=config["num_attention_heads"])
+    assert found.preprocessing.mean == usual.mean

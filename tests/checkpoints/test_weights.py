@@ -422,6 +422,21 @@ def test_quantized_weights_are_not_read_without_their_scales(strict, tmp_path):
         checkpoints.Weights(tmp_path / "x.weights.h5", strict=strict)
 
 
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("scale", ["weight_scale", "weight_scale_inv", "scale_weight"])
+def test_8_bit_floats_are_not_read_without_their_scales(scale, strict, tmp_path):
+    arrays = load("timm_vit").state_dict()
+    name = "blocks.0.attn.qkv"
+    arrays[f"{name}.weight"] = arrays[f"{name}.weight"].astype(ml_dtypes.float8_e4m3fn)
+    plain = checkpoints.Weights(write_safetensors(tmp_path / "plain.safetensors", arrays))
+    found = plain["Transformer/encoderblock_0/MultiHeadDotProductAttention_1/query/kernel"]
+    np.testing.assert_array_equal(found, arrays[f"{name}.weight"].astype("float32")[: found.shape[1]].T)
+    arrays[f"{name}.{scale}"] = np.ones((), "float32")
+    path = write_safetensors(tmp_path / "scaled.safetensors", arrays)
+    with pytest.raises(ValueError, match=f"qkv.weight' has values of float8_e4m3fn, which '{name}.{scale}' scales"):
+        checkpoints.Weights(path, strict=strict)
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_values_that_are_no_numbers_are_loaded_with_a_warning(value, folder):
     arrays = load("timm_vit").state_dict()
@@ -784,6 +799,46 @@ def test_other_numerics_of_the_root_of_a_resnet_are_a_warning(tmp_path):
     checkpoints.save_weights(model, tmp_path / "root.safetensors", "timm")
     with pytest.warns(UserWarning, match="was made for resnet_numerics='timm'"):
         checkpoints.load_weights(vit.build_model(*sizes, classes=3, resnet=()), tmp_path / "root.safetensors")
+
+
+def test_numerics_of_the_attention_pooling_are_a_warning(tmp_path):
+    sizes, options = (32, 8, 1, 64, 2, "map", 64), {"classes": 3, "pooling": "map", "class_token": True}
+    model = vit.build_model(*sizes, map_heads=4, map_prefix=False, **options)
+    model.save(tmp_path / "map.keras")
+    with pytest.warns(UserWarning, match=r"map_heads=4 \(the model's: 2\), map_prefix=False \(the model's: True\)"):
+        checkpoints.load_weights(vit.build_model(*sizes, **options), tmp_path / "map.keras")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        checkpoints.load_weights(model, tmp_path / "map.keras")
+        same = vit.build_model(*sizes, map_heads=2, **options)
+        vit.build_model(*sizes, **options).save(tmp_path / "map.keras")
+        checkpoints.load_weights(same, tmp_path / "map.keras")
+
+
+def test_a_model_gets_the_settings_that_belong_to_the_weights(tmp_path):
+    """Names of classes come with the head, and preprocessing with the blocks, as far as the file states them."""
+    theirs = small_model(image_size=32, classes=2)
+    theirs.labels, theirs.task = ("frog", "newt"), "multi"
+    theirs.preprocessing = theirs.preprocessing.replace(mean=0.4)
+    checkpoints.save_weights(theirs, tmp_path / "x.safetensors")
+    checkpoints.save_weights(theirs, tmp_path / "x.npz")
+
+    def settings(file, **options):
+        model = small_model(classes=options.pop("classes", 2))
+        model.labels, model.preprocessing = ("cat", "dog"), model.preprocessing.replace(std=0.3)
+        checkpoints.load_weights(model, tmp_path / file, **options)
+        return model.labels, model.task, model.preprocessing.mean[0], model.preprocessing.std[0]
+
+    assert settings("x.safetensors") == (("frog", "newt"), "multi", 0.4, 0.5)
+    assert settings("x.safetensors", include_head=False) == (("cat", "dog"), "single", 0.4, 0.5)
+    assert settings("x.safetensors", classes=3) == (("cat", "dog"), "single", 0.4, 0.5)
+    assert settings("x.npz") == (("cat", "dog"), "single", 0.5, 0.3)  # arrays alone
+    theirs.labels = None
+    checkpoints.save_weights(theirs, tmp_path / "x.safetensors")
+    assert settings("x.safetensors")[:2] == (None, "multi")  # what one name of several meant
+    theirs.task = "single"
+    checkpoints.save_weights(theirs, tmp_path / "x.safetensors")
+    assert settings("x.safetensors")[:2] == (("cat", "dog"), "single")
 
 
 def test_other_patches_are_an_error_unless_wanted(folder):

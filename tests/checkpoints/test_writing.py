@@ -13,7 +13,8 @@ from family_files import OPTIONS, cases, load, matrix, write
 from support import ASSUMED, DATA, OTHER_RESIZING
 
 from vit_keras import from_checkpoint, resize, vit
-from vit_keras.checkpoints import ModelWeights, Weights, orbax, save_weights, transformers_json, writing
+from vit_keras.checkpoints import ModelWeights, Weights, load_weights, orbax, save_weights, transformers_json, writing
+from vit_keras.checkpoints.describe import describe
 from vit_keras.checkpoints.readers import open_weights
 from vit_keras.preprocess import PRESETS, Preprocessing
 
@@ -314,6 +315,53 @@ def test_a_model_inside_a_model(tmp_path):
     with pytest.warns(UserWarning, match="without the weights around it"):
         save_weights(outer, tmp_path / "x.safetensors")
     assert_same_model(inner, from_checkpoint(tmp_path / "x.safetensors"))
+
+
+@pytest.mark.parametrize("write", [save_weights, keras.Model.save], ids=["weights", "model"])
+def test_an_image_size_that_is_not_a_whole_number_of_patches(write, tmp_path):
+    model = small(image_size=(37, 35), drop_remainder=True)
+    path = tmp_path / ("x.safetensors" if write is save_weights else "x.keras")
+    write(model, path)
+    assert_same_model(model, from_checkpoint(path))
+    assert from_checkpoint(path, patch_size=16).config.image_size == (64, 64)  # the grid stays
+    if write is save_weights:
+        save_weights(from_checkpoint(path, image_size=None), path)
+        assert from_checkpoint(path).config.image_size == (37, 35)
+        found = describe(path)
+        assert found["architecture"]["image_size"] == (37, 35) and found["architecture"]["drop_remainder"]
+
+
+def test_an_image_size_of_its_authors_that_is_not_a_whole_number_of_patches(tmp_path):
+    """As SigLIP's so400m with patches of 14 pixels: its images have 384, of which the convolution drops the last 6."""
+    path = write(load("hf_siglip_vision"), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    tower = config.get("vision_config", config)
+    tower["image_size"] += 3
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    wanted = (tower["image_size"],) * 2
+    model = from_checkpoint(path, num_heads=2)
+    assert model.config.image_size == model.preprocessing.image_size == wanted and model.config.drop_remainder
+    assert describe(path)["architecture"]["image_size"] == wanted
+    assert from_checkpoint(path, num_heads=2, image_size=wanted).config == model.config
+    with pytest.raises(ValueError, match="whole number of patches"):
+        from_checkpoint(path, num_heads=2, image_size=wanted[0] + 1)
+
+
+@pytest.mark.parametrize(("name", "format"), [("vit", "huggingface"), ("more/vit.npz", None)])
+def test_a_path_in_a_file_is_named(name, format, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(NotADirectoryError, match=r"notes.txt is a file, not a folder. Choose another name"):
+        save_weights(small(), tmp_path / "notes.txt" / name, format)
+    assert left_in(tmp_path) == ["notes.txt"]
+
+
+def test_an_array_for_all_blocks_is_read_once(monkeypatch, tmp_path):
+    path, reads = google_file("BV-mu_16-map-scan", tmp_path / "source.npz"), []
+    model, source = from_checkpoint(path), Weights(path)
+    read = type(source.reader).__getitem__
+    monkeypatch.setattr(type(source.reader), "__getitem__", lambda file, name: reads.append(name) or read(file, name))
+    load_weights(model, source, verify=False)
+    assert model.config.num_layers > 1 and len(reads) == len(set(reads)) > 0
 
 
 COPIES = {"clone": keras.models.clone_model, "functional": lambda model: keras.Model(model.input, model.output)}

@@ -137,6 +137,18 @@ def test_saved_weights_load_with_adapters_and_merged_without(tmp_path):
 
 
 @pytest.mark.usefixtures("once")
+def test_a_file_of_merged_kernels_loads_into_a_model_with_adapters(tmp_path):
+    """It holds W + BA. One factor becomes zero, so that nothing is added twice. The other stays, so that both learn."""
+    model = tiny()
+    add_lora(model, rank=2)
+    perturb(model)
+    before = outputs(model)
+    checkpoints.save_weights(model, tmp_path / "weights.safetensors")
+    checkpoints.load_weights(model, tmp_path / "weights.safetensors")
+    np.testing.assert_allclose(outputs(model), before, rtol=1e-5, atol=1e-5)  # float32: the kernel is added up earlier
+    assert [bool(np.any(keras.ops.convert_to_numpy(weight))) for weight in adapters(model)] == [True, False] * 2
+
+
 def test_restored_adapters_learn_again(tmp_path):
     model, restored = tiny(), tiny()
     for one in (model, restored):

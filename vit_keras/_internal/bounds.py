@@ -25,6 +25,7 @@ __all__ = [
     "about",
     "check_input",
     "not_divisible",
+    "patch_cells",
     "patch_stride",
     "shortened",
     "too_many",
@@ -146,9 +147,21 @@ def check_input(size: Sequence[int], stride: Sequence[int] = (1, 1), crop: float
 
 def patch_stride(patch_size: tuple[int, int], resnet: tuple[int, ...] | None = None) -> tuple[int, int]:
     """Pixels of the image between two patches; in a hybrid the ResNet has halved it a few times before."""
-    root = 1 if resnet is None else 4 * 2 ** max(0, len(resnet) - 1)
-    patch_size = size_pair(patch_size, "patch_size")
+    root, patch_size = _halvings(resnet), size_pair(patch_size, "patch_size")
     return patch_size[0] * root, patch_size[1] * root
+
+
+def patch_cells(image_size: tuple[int, int], resnet: tuple[int, ...] | None = None) -> tuple[int, int]:
+    """Return the size of the patch embedding's input: pixels, or in a hybrid cells of the ResNet's output.
+
+    The ResNet pads an image, a patch embedding does not.
+    """
+    root = _halvings(resnet)
+    return -(-image_size[0] // root), -(-image_size[1] // root)
+
+
+def _halvings(resnet: tuple[int, ...] | None) -> int:
+    return 1 if resnet is None else 4 * 2 ** max(0, len(resnet) - 1)
 
 
 def not_divisible(image_size: tuple[int, int], stride: tuple[int, int]) -> str:

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from .._internal.validate import expanded
 
-__all__ = ["cached_path", "home", "offline"]
+__all__ = ["cached_path", "home", "is_here", "offline"]
 
 
 def home() -> Path:
@@ -46,6 +46,12 @@ def cached_path(url: str) -> Path:
         digest = hashlib.sha256(parts.query.encode()).hexdigest()[:8]
         path[-1:] = [f"{digest}-{path[-1]}" if path else digest]
     return home().joinpath(*(_short(part) for part in (parts.netloc.replace(":", "_"), *path)))
+
+
+def is_here(path: Path, size: int | None = None) -> bool:
+    """Return whether there is a file at a path, of this number of bytes if it is known."""
+    # Unlike Path.is_file, os.path raises nothing in a folder that may not be read.
+    return os.path.isfile(path) and (size is None or os.path.getsize(path) == size)
 
 
 def _short(name: str) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 from .._internal.bounds import patch_stride
 from .._internal.validate import expanded
 from ..config import ViTConfig
-from . import architecture, registry
+from . import architecture, grids, registry
 from .download import cached_path
 from .families import FAMILIES, Family, family_named, keras_files, rules
 from .locate import by_filename
@@ -118,12 +118,14 @@ def unstored_fields(path: str | os.PathLike[str], config: ViTConfig) -> dict[str
     theirs |= dict.fromkeys(family.choices)
     if not architecture.has_map_prefix(dataclasses.asdict(config)):
         del theirs["map_prefix"]
+    if config.resnet is None:
+        del theirs["resnet_numerics"]
     return {field: getattr(config, field) for field, value in theirs.items() if value != getattr(config, field)}
 
 
 _DEFAULTS = dataclasses.asdict(ViTConfig())
 _SHOWN_BY_SHAPES = ("num_heads", "pooling", "position", "final_norm")
-_SHOWN_BY_FAMILY = ("activation", "mlp_activation", "epsilon", *rules.ROPE, "post_norm", "map_heads", "map_prefix")
+_SHOWN_BY_FAMILY = ("activation", "merge_tokens", *rules.NUMERICS)
 
 
 # --- the file ------------------------------------------------------------------------------------------------
@@ -193,7 +195,7 @@ def _about_model(weights: Weights) -> dict[str, Any]:
     fields, needed = _complete(weights)
     preprocessing = weights.preprocessing
     stride = patch_stride(fields["patch_size"], fields.get("resnet"))
-    size = _image_size(weights, stride)
+    size = _image_size(weights, fields)
     report: dict[str, Any] = {
         "family": {"name": weights.family.name, "title": weights.family.title},
         "weights": len(weights),
@@ -214,7 +216,8 @@ def _about_model(weights: Weights) -> dict[str, Any]:
         config = ViTConfig().replace(**{**fields, **options, **pooling})
     except ValueError as error:
         return report | {"architecture": fields, "tokens": None, "problem": str(error)}
-    known = dataclasses.asdict(config) | {"image_size": size, "drop_remainder": False}
+    is_cut = fields.get("drop_remainder", False) or (size is not None and grids.is_cut(size, fields))
+    known = dataclasses.asdict(config) | {"image_size": size, "drop_remainder": is_cut}
     known |= {field: None for field in needed if field in known}
     return report | {"architecture": known, "tokens": _tokens(config, size), "problem": None}
 
@@ -231,11 +234,11 @@ def _complete(weights: Weights) -> tuple[dict[str, Any], dict[str, Any]]:
         return architecture.complete(known, family, {**assumed, "num_heads": heads[0]}), {"num_heads": heads, **needed}
 
 
-def _image_size(weights: Weights, stride: tuple[int, int]) -> tuple[int, int] | None:
+def _image_size(weights: Weights, fields: Mapping[str, Any]) -> tuple[int, int] | None:
     if weights.table is None:
         return weights.image_size
     grid = weights.table.native
-    return grid and (grid[0] * stride[0], grid[1] * stride[1])
+    return grid and grids.image_size_of(grid, weights.image_size, fields)
 
 
 def _tokens(config: ViTConfig, size: tuple[int, int] | None) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from urllib.parse import quote, unquote
 from .._internal.atomic import naming, of_the_disk
 from .._internal.progress import progress_bar
 from . import registry
-from .cache import cached_path, home, offline
+from .cache import cached_path, home, is_here, offline
 from .checkpoint import HUB
 from .readers.sniff import Kind, sniff
 
@@ -46,8 +46,9 @@ def download(
 ) -> Path:
     """Download a weight file, or a file that belongs to it, into the cache, unless it is there.
 
-    A broken transfer is resumed, even by a later call. The file gets its name only when it is complete and verified.
-    Processes that need the same file wait for each other.
+    A broken transfer is resumed, even by a later call. The file gets its name only when it is complete and verified. A
+    file in the cache that does not have `size` bytes is downloaded again. Processes that need the same file wait for
+    each other.
 
     Args:
         url: `http://` or `https://` address.
@@ -61,22 +62,24 @@ def download(
         The path of the file in the cache.
 
     Raises:
-        FileNotFoundError: The server has no such file, or it is not in the cache and `VIT_KERAS_OFFLINE` is set.
+        FileNotFoundError: The server has no such file, or the cache has none of this size and `VIT_KERAS_OFFLINE` is
+            set.
         OSError: The cache cannot be written to, or its disk is full. Bytes that have arrived are kept.
         ConnectionError: The server could not be reached, or the transfer broke off repeatedly.
         ValueError: The server sent a different file: its size or hash is wrong, or it is a web page or a Git LFS
             pointer.
     """
     path = cached_path(url)
-    if os.path.isfile(path):  # unlike Path.is_file, raises nothing in a folder that may not be read
+    if is_here(path, size):
         return path
     if offline():
+        found = f"in the cache with {path.stat().st_size:,} bytes instead of {size:,}," if is_here(path) else ""
         raise FileNotFoundError(
-            f"{url} is not in the cache and VIT_KERAS_OFFLINE is set. Download it on a machine with a network. "
-            f"Then put it at {path}, or point VIT_KERAS_WEIGHTS to the file or its folder{_named(url)}."
+            f"{url} is {found or 'not in the cache'} and VIT_KERAS_OFFLINE is set. Download it on a machine with a "
+            f"network. Then put it at {path}, or point VIT_KERAS_WEIGHTS to the file or its folder{_named(url)}."
         )
     with _locked(path), naming(path):
-        if not os.path.isfile(path):
+        if not is_here(path, size):
             part = path.with_name(path.name + ".part")
             _fetch(url, part, size, timeout, progress)
             try:

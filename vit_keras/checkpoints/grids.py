@@ -13,10 +13,12 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from .._internal.bounds import patch_cells, patch_stride
+from .._internal.validate import size_pair
 from ..positions import relative_position_rows, square_grid
 from .families.rules import ATTENTION, BLOCK, POSITIONS, Family
 
-__all__ = ["Layout", "Table", "has_positions", "layouts", "read"]
+__all__ = ["Layout", "Table", "has_positions", "image_size_of", "is_cut", "layouts", "patches_of", "read"]
 
 Grid = tuple[int, int]
 
@@ -129,6 +131,26 @@ def _rows(shapes: Mapping[str, tuple[int, ...]]) -> _Rows | None:
 def has_positions(shapes: Mapping[str, tuple[int, ...]]) -> bool:
     """Return whether the weights of a model belong to a grid of patches."""
     return _rows(shapes) is not None
+
+
+def patches_of(image_size: Grid, fields: Mapping[str, Any]) -> Grid:
+    """Return the whole patches down and across of an image, for the `patch_size` and `resnet` in fields of a model."""
+    cells, patch = patch_cells(image_size, fields.get("resnet")), size_pair(fields["patch_size"], "patch_size")
+    return cells[0] // patch[0], cells[1] // patch[1]
+
+
+def is_cut(image_size: Grid, fields: Mapping[str, Any]) -> bool:
+    """Return whether an image has more pixels than its whole patches, for a model with these fields."""
+    cells, patch = patch_cells(image_size, fields.get("resnet")), size_pair(fields["patch_size"], "patch_size")
+    return any(count % step for count, step in zip(cells, patch))
+
+
+def image_size_of(grid: Grid, stated: Grid | None, fields: Mapping[str, Any]) -> Grid:
+    """Return the pixels of images with this grid: those that are stated, if they have it, or else whole patches."""
+    if stated is not None and patches_of(stated, fields) == tuple(grid):
+        return stated
+    stride = patch_stride(fields["patch_size"], fields.get("resnet"))
+    return grid[0] * stride[0], grid[1] * stride[1]
 
 
 def layouts(shapes: Mapping[str, tuple[int, ...]], family: Family) -> list[Layout]:

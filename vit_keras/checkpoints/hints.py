@@ -29,12 +29,15 @@ from .families import TIMM_FAMILIES, Family
 from .families.huggingface import FAMILIES as HUGGING_FACE_FAMILIES
 from .families.keras_hub import FAMILIES as KERAS_HUB_FAMILIES
 from .readers import LIMIT_TEXT
+from .wording import some
 
 __all__ = ["SETTINGS", "Hints", "collect"]
 
 SETTINGS = "vit_keras"
 """The key of a safetensors file's metadata under which `save_weights` stores the model's settings."""
 
+_WITH_CONFIG = ("preprocessor_config.json", "preprocessor.json", "image_converter.json", "task.json")
+"""Files that are written with a `config.json`, for the same model."""
 _SHOWN_BY_SHAPES = ("num_layers", "hidden_size", "mlp_dim", "patch_size", "channels", "classes")
 
 
@@ -48,6 +51,7 @@ class Hints:
         preprocessing: The preprocessing of its images.
         labels: Names of its classes, the name of a list of them, or `None`.
         task: The meaning of its outputs, one of `vit_keras.labels.TASKS`.
+        stated: Which of `"preprocessing"` and `"task"` are more than a default.
         doubts: Fields on which another source disagrees, with a description of what it says.
         is_ours: Whether the file is from this package, with its `ViTConfig`.
     """
@@ -57,6 +61,7 @@ class Hints:
     preprocessing: Preprocessing
     labels: Any
     task: str
+    stated: frozenset[str]
     doubts: Mapping[str, str]
     is_ours: bool = False
 
@@ -72,10 +77,13 @@ def collect(
     config, task, preprocessor = neighbor(path, "config.json"), {}, {}
     if family in KERAS_HUB_FAMILIES:
         config, task, preprocessor = _of_keras_hub(reader, path, config)
-    if config and not _is_about(config, inferred):
+    is_about_other = bool(config) and not _is_about(config, inferred)
+    if is_about_other:
         if published is None:
-            warn_caller(f"{_beside(path, 'config.json')} is not used: it is about a model of another size.")
-        config = {}
+            others = [name for name in _WITH_CONFIG if os.path.isfile(_beside(path, name))]
+            rest = f", nor {some(others)} next to it" if others else ""
+            warn_caller(f"{_beside(path, 'config.json')} is not used{rest}: it is about a model of another size.")
+        config, task, preprocessor = {}, {}, {}
     whole = family in KERAS_HUB_FAMILIES and keras_hub_json.tower(reader.metadata.get("config"))
     with naming(path if whole else _beside(path, "config.json"), "values"):
         fields = _checked(_read_config(config, family, inferred, task), inferred)
@@ -107,15 +115,18 @@ def collect(
             labels = _labels(labels, inferred) or _labels(config.get("id2label"), inferred)
         if "preprocessing" in settings:
             preprocessing = _bounded(Preprocessing.from_dict(settings["preprocessing"]))
-    if preprocessing is None:  # asked last, as it warns of a neighboring file that cannot be used
+    if preprocessing is None and not is_about_other:  # asked last, as it warns of a file that cannot be used
         preprocessing = _preprocessing(family, path, config, preprocessor)
+    stated = {"preprocessing"} if preprocessing is not None else set()
     image_size = fields.pop("image_size", None)
     if isinstance(image_size, int):
         image_size = (image_size, image_size)
     with naming(_beside(path, "config.json"), "values"):
         doubts = {} if published or is_ours else _doubts(config, fields)
     labels = labels or (published.labels if published else None)
-    return Hints(fields, image_size, preprocessing, labels, task, doubts, is_ours)
+    stated |= {"task"} if labels is not None or is_ours or "task" in settings or config.get("problem_type") else set()
+    preprocessing = preprocessing or PRESETS[family.preprocessing]
+    return Hints(fields, image_size, preprocessing, labels, task, frozenset(stated), doubts, is_ours)
 
 
 def _doubts(config: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, str]:
@@ -261,8 +272,8 @@ def _read_config(
 
 def _preprocessing(
     family: Family, path: Path, config: Mapping[str, Any], hub_preprocessor: Mapping[str, Any]
-) -> Preprocessing:
-    """Return the preprocessing of a KerasHub model or in a neighboring file, or else the family's."""
+) -> Preprocessing | None:
+    """Return the preprocessing of a KerasHub model or in a neighboring file, or `None` if none states it."""
     name = "preprocessor_config.json"
     processor = neighbor(path, name)
     try:
@@ -277,10 +288,10 @@ def _preprocessing(
                 return _bounded(Preprocessing.from_timm(config["pretrained_cfg"]))
     except ValueError as error:  # the weights are useful without it
         warn_caller(
-            f"{error} The model gets the preprocessing {family.preprocessing!r} of vit_keras.preprocess.PRESETS. "
+            f"{error} A new model gets the preprocessing {family.preprocessing!r} of vit_keras.preprocess.PRESETS. "
             "Set model.preprocessing if that is wrong."
         )
-    return PRESETS[family.preprocessing]
+    return None
 
 
 def _bounded(preprocessing: Preprocessing) -> Preprocessing:

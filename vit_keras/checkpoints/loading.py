@@ -25,16 +25,15 @@ from ..positions import (
 )
 from . import saved_models
 from .checkpoint import Checkpoint
-from .families.rules import POSITIONS, ROPE
+from .families.rules import POSITIONS
 from .locate import fetch, find
-from .model_weights import ModelWeights, canonical_variables
+from .model_weights import ModelWeights, adapted_layers, canonical_variables
+from .settings import take_settings, warn_of_other_numerics
 from .weights import Weights
 
 __all__ = ["LoadReport", "adapt_channels", "fill", "load_weights", "open_source"]
 
 logger: logging.Logger = logging.getLogger("vit_keras")
-
-_NUMERICS = ("mlp_activation", "epsilon", *ROPE, "post_norm", "resnet_numerics")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,6 +102,9 @@ def load_weights(
     shape are adapted: position embeddings are resampled to the model's grid, and a head for a different number of
     classes is dropped. Weights that cannot be adapted raise an error.
 
+    The model also gets the preprocessing that the file or its neighbors state. With the head, it gets the names and the
+    task of the classes, if they are stated.
+
     Args:
         model: A ViT of this package, or a model with one inside.
         weights: A published name (`"B_16/imagenet21k"`), a `Checkpoint`, the path of a file, a URL, or an open
@@ -141,8 +143,8 @@ def load_weights(
         source = weights
         _refuse("Weights that are open", options)
     _settle_grid(vit, source, source_grid)
-    _warn_of_other_numerics(vit, source)
-    return fill(
+    warn_of_other_numerics(vit, source)
+    report = fill(
         vit,
         source,
         include_head=include_head,
@@ -150,6 +152,8 @@ def load_weights(
         resize_patches=resize_patches,
         verify=verify,
     )
+    take_settings(vit, source, report.fresh)
+    return report
 
 
 def open_source(
@@ -235,15 +239,18 @@ def fill(
             + (f"; and {len(problems) - 5} more." if len(problems) > 5 else ".")
             + see("file-refused")
         )
+    names = source.grouped(plans)
     if verify:
-        for name in plans:
+        for name in names:
             source[name]
-    not_finite = []
-    for name, plan in plans.items():
-        value = plan(source[name])
+    not_finite, with_adapter = [], adapted_layers(vit)
+    for name in names:
+        value = plans[name](source[name])
         if not finite.is_finite(value, targets[name].dtype):
             not_finite.append(name)
         targets[name].assign(value)
+        if adapter := with_adapter.get(id(targets[name])):  # the file's kernel is the whole; the other factor can learn
+            adapter.lora_kernel_b.assign(np.zeros(adapter.lora_kernel_b.shape))
     adapted += [f"{name} dropped" for name in sorted({name.split("/")[0] for name in unused})]
     fresh = tuple(name for name in targets if name not in plans)
     vit.origin = source.origin
@@ -268,24 +275,6 @@ def fill(
     if isinstance(source, Weights) or isinstance(source.path, str):  # who opened a whole model has warned
         finite.warn_of(source.path, not_finite, len(plans))
     return report
-
-
-def _warn_of_other_numerics(vit: keras.Model, source: Weights | ModelWeights) -> None:
-    config = getattr(vit, "config", None)
-    if config is None:
-        return
-    theirs, ours = source.architecture, dataclasses.asdict(config)
-    other = [
-        f"{field}={theirs[field]!r} (the model's: {ours[field]!r})"
-        for field in _NUMERICS
-        if theirs.get(field) not in (None, ours[field])
-        and (field != "resnet_numerics" or theirs.get("resnet") is not None)
-    ]
-    if other:
-        warn_caller(
-            f"{source.path} was made for {', '.join(other)}, so the outputs will differ from the original's. "
-            "vit_keras.from_checkpoint builds the model that the file is for."
-        )
 
 
 def _settle_grid(vit: keras.Model, source: Weights | ModelWeights, source_grid: tuple[int, int] | None) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from .._internal.validate import did_you_mean, expanded, instance, path_text
 from . import registry, timm_models
 from .augreg import AUGREG_MODELS, BUCKET, find_augreg
-from .cache import cached_path
+from .cache import cached_path, is_here
 from .checkpoint import HUB, PACKAGE, SUFFIXES, Checkpoint
 
 __all__ = [
@@ -264,7 +264,7 @@ def is_local(checkpoint: Checkpoint) -> bool:
 def find_local(checkpoint: Checkpoint) -> Path | None:
     """Return the path of a published checkpoint on this machine, or `None`."""
     for path, by_name in _local_copies(checkpoint):
-        if os.path.isfile(path) and (by_name or checkpoint.bytes == path.stat().st_size):
+        if is_here(path, None if by_name else checkpoint.bytes) and (by_name or checkpoint.bytes is not None):
             return path
     return None
 

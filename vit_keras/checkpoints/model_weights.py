@@ -6,7 +6,7 @@ import dataclasses
 import math
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,7 @@ class ModelWeights(Mapping[str, Any]):
     task: Any
 
     assumptions = NOTHING
+    stated: frozenset[str] = frozenset(("preprocessing", "task"))
     table = key = raw_key = None
     family: Family = family_named("keras")
 
@@ -81,7 +82,7 @@ class ModelWeights(Mapping[str, Any]):
         self.origin: str | None = getattr(vit, "origin", None)
         self.published: None = None
         self.image_size: Any | tuple[int, int] | None = config.image_size
-        self._adapted = {id(full_kernel(dense)): dense for dense in anatomy.dense_layers(vit) if dense.lora_enabled}
+        self._adapted = adapted_layers(vit)
         kept = {id(variable) for variable in self.variables.values()}
         for dense in (dense for kernel, dense in self._adapted.items() if kernel in kept):  # whose kernel holds them
             kept |= {id(dense.lora_kernel_a), id(dense.lora_kernel_b)}
@@ -119,11 +120,20 @@ class ModelWeights(Mapping[str, Any]):
         adapted = self._adapted.get(id(variable))  # whose kernel is a sum
         return np.asarray(keras.ops.convert_to_numpy(adapted.kernel if adapted else variable), np.float32)
 
+    def grouped(self, names: Iterable[str]) -> list[str]:
+        """Return names in the order in which they are to be read."""
+        return list(names)
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.variables)
 
     def __len__(self) -> int:
         return len(self.variables)
+
+
+def adapted_layers(vit: keras.Model) -> dict[int, keras.layers.Dense]:
+    """Return the layers with a low-rank adapter by the identity of their kernel without it."""
+    return {id(full_kernel(dense)): dense for dense in anatomy.dense_layers(vit) if dense.lora_enabled}
 
 
 def canonical_variables(vit: keras.Model) -> dict[str, Any]:

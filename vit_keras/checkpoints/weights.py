@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from .._internal.bounds import patch_stride
 from ..preprocess import Preprocessing
 from . import architecture, grids, hints, registry, timm_models
 from .assumptions import NOTHING, Assumptions, assume
@@ -47,6 +46,7 @@ class Weights(Mapping[str, Any]):
         preprocessing: The preprocessing of its images.
         labels: Names of its classes, or `None`.
         task: The meaning of its outputs, one of `vit_keras.labels.TASKS`.
+        stated: Which of `"preprocessing"` and `"task"` the file, its neighbors or the registry state.
         published: The registry's entry for the file, or `None`.
         origin: Name of the published checkpoint that the weights are, or that training began with; or `None`.
         key: The state dict that is read, if the file has several, or `None`.
@@ -66,6 +66,7 @@ class Weights(Mapping[str, Any]):
     key: str | None
     labels: Any
     raw_key: str | None
+    stated: frozenset[str]
     task: str
 
     def __init__(
@@ -122,7 +123,7 @@ class Weights(Mapping[str, Any]):
         self._usual = timm_models.usual_rows(self._inferred, self.family.name, layouts) if in_timm else None
         self.image_size: tuple[int, int] | None = self._known.image_size
         self.preprocessing: Preprocessing = self._known.preprocessing
-        self.labels, self.task = self._known.labels, self._known.task
+        self.labels, self.task, self.stated = self._known.labels, self._known.task, self._known.stated
         self.settle()
 
     def settle(
@@ -170,12 +171,7 @@ class Weights(Mapping[str, Any]):
         )
 
     def _patches_of(self, image_size: tuple[int, int] | None) -> tuple[int, int] | None:
-        if image_size is None:
-            return None
-        patch = self._inferred["patch_size"]
-        stride = patch_stride(patch, self._inferred.get("resnet"))  # a ResNet pads, a patch embedding does not
-        down, across = (-(-size // (step // side)) // side for size, step, side in zip(image_size, stride, patch))
-        return down, across
+        return None if image_size is None else grids.patches_of(image_size, self._inferred)
 
     def _saved_grid(self) -> tuple[int, int] | None:
         """Return the grid that the file stores: in this package's .weights.h5, or as the axes of the table."""
@@ -198,6 +194,13 @@ class Weights(Mapping[str, Any]):
             self._last = None  # before the next one is read: at most one array of the file is in memory
             self._last = (part.source, self.reader[part.source])
         return np.asarray(rules.read(part, self._last[1]), np.float32)
+
+    def grouped(self, names: Iterable[str]) -> list[str]:
+        """Return names with those next to each other that are read from one array of the file."""
+        groups: dict[str, list[str]] = {}
+        for name in names:
+            groups.setdefault(self._parts[name].source, []).append(name)
+        return [name for group in groups.values() for name in group]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._parts)
@@ -293,8 +296,16 @@ def _nearest(names: Mapping[str, Any]) -> str:
 
 
 def _check_precision(binding: rules.Binding, reader: Any) -> None:
+    """Raise an error for quantized weights: integers, or 8-bit floats that come with scales."""
+    last = {name: name.rpartition(".")[2] for name in (*binding.unknown, *binding.ignored)}
+    scales = {name.rpartition(".")[0]: name for name, ends_in in last.items() if "scale" in ends_in}
     for part in binding.parts.values():
-        dtype = reader.stored(part.source).dtype
+        dtype, scale = reader.stored(part.source).dtype, scales.get(part.source.rpartition(".")[0])
+        if scale is not None and dtype.name.startswith("float8"):
+            raise ValueError(
+                f"{part.source!r} has values of {dtype}, which {scale!r} scales: the weights are quantized, and their "
+                "scales are not read. Pass a file with weights of float32, float16 or bfloat16."
+            )
         if dtype.kind in "iu" and dtype.itemsize == 1:
             raise ValueError(
                 f"{part.source!r} has values of {dtype}: the weights are quantized, and their scales are not read. "

@@ -16,7 +16,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from .._internal.atomic import naming, put_together, workspace
+from .._internal.atomic import check_writable, naming, put_together, workspace
 from .._internal.validate import expanded, instance
 from .._internal.warn import warn_caller
 from ..config import ViTConfig
@@ -38,21 +38,8 @@ FORMATS = {
 _FORMAT_OF_SUFFIX = {".npz": "google", ".safetensors": "timm"}
 # Fields that a file's arrays do not show, so that whoever reads the arrays alone has to know them.
 _NOT_IN_ARRAYS = (
-    "activation",
-    "mlp_activation",
-    "epsilon",
-    "pooling",
-    "final_norm",
-    "num_heads",
-    "position",
-    "position_resize",
-    *rules.ROPE,
-    "post_norm",
-    "map_heads",
-    "map_prefix",
-    "resnet_numerics",
-    "registers",
-    "merge_tokens",
+    *("activation", *rules.NUMERICS, "pooling", "final_norm", "num_heads"),
+    *("position", "position_resize", "registers", "merge_tokens"),
 )
 
 
@@ -79,6 +66,7 @@ def save_weights(model: keras.Model, path: str | os.PathLike[str], format: str |
     Raises:
         ValueError: The format is unknown, does not fit the path, or cannot represent the model. Nothing is written.
         TypeError: `model` is not a Keras model.
+        OSError: The path is in a file, or in a folder that cannot be written to.
 
     Warns:
         UserWarning: The model differs from the format's own models in a setting that an .npz file does not store, such
@@ -263,6 +251,7 @@ def _warn_of_transformers(path: Path, weights: ModelWeights) -> None:
 
 def _write_all(folder: Path, files: Mapping[str, Callable[[Path], None]]) -> None:
     """Write files into a folder so that they appear only when all are complete; the later ones describe the first."""
+    check_writable(folder)
     made = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -331,8 +320,7 @@ def _size_of_positions(weights: ModelWeights) -> tuple[int, int] | None:
     config = ViTConfig(**weights.architecture)
     if config.image_size is not None or config.position_grid is None:
         return config.image_size or weights.preprocessing.image_size
-    down, across = (patches * pixels for patches, pixels in zip(config.position_grid, config.stride))
-    return down, across
+    return grids.image_size_of(config.position_grid, weights.preprocessing.image_size, weights.architecture)
 
 
 def _transformers_config(weights: ModelWeights, family: Family) -> tuple[dict[Any, Any], dict[Any, Any]]:

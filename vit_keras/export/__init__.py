@@ -140,7 +140,7 @@ def export(
             metadata=plan.metadata_json(),
             **fields,
         )
-        (folder / f"{path.name}.report.json").write_text(report.to_json(), encoding="utf-8")
+        (folder / f"{path.name}.report.json").write_text(report.in_its_folder().to_json(), encoding="utf-8")
         put_together(folder, path.parent, names(path, name))
     if crash is not None:
         raise RuntimeCrashed(

@@ -348,7 +348,7 @@ def _metadata(model: keras.Model) -> dict[str, Any]:
     policies = {layer.compute_dtype for layer in flat_layers(model)}
     return {
         "origin": published.name if published else origin,
-        "source": published.url if published else source,
+        "source": published.url if published else source and Path(source).name,  # a path names whose machine it was
         "license": published.license if published else None,
         "weights_sha256": weights_sha256(model),
         "model_dtypes": sorted(policy for policy in policies if policy),

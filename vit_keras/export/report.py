@@ -38,7 +38,7 @@ _AT_ONCE = 16
 _LONG_ENOUGH = 20.0
 """Seconds after which the two are timed no more."""
 QUANTIZED_AGREEMENT = 0.9
-"""Least share of images that keep their class in a quantized file; one image may always lose it."""
+"""Least share of images that keep their class in a quantized file; one of several images may always lose it."""
 QUANTIZED_TOLERANCE = 0.25
 """Largest difference of a quantized file that ranks no classes, as a share of the largest value above 1."""
 
@@ -65,12 +65,14 @@ class Comparison:
     @property
     def passes(self) -> bool:
         """Whether the difference is allowed; a quantized file must agree on most classes, if it ranks any."""
+        if not np.isfinite(self.difference):
+            return False
         if self.tolerance is None and self.same_class is not None:
-            return self.same_class >= min(QUANTIZED_AGREEMENT * self.pictures, self.pictures - 1)
+            return self.same_class >= max(1, min(QUANTIZED_AGREEMENT * self.pictures, self.pictures - 1))
         if self.tolerance is None:
             return self.difference <= QUANTIZED_TOLERANCE
         same = self.same_class is None or self.same_class == self.pictures
-        return same and self.difference <= self.tolerance  # False for a difference that is NaN
+        return same and self.difference <= self.tolerance
 
     def __str__(self) -> str:
         limit = "" if self.tolerance is None else f" (allowed: {self.tolerance:g})"
@@ -128,6 +130,10 @@ class Report:
 
     def __str__(self) -> str:
         return "\n".join(f"{heading:8} {text}" for heading, text in self.pairs())
+
+    def in_its_folder(self) -> Report:
+        """Return the report that is written next to the file, which does not name the folders of this machine."""
+        return dataclasses.replace(self, path=Path(self.path).name)
 
     def to_json(self) -> str:
         """Return the report as JSON."""

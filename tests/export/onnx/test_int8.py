@@ -360,6 +360,8 @@ def test_what_passes():
 
     assert passes(100, 0.5, 90) and not passes(100, 0.01, 89)
     assert passes(5, 0.5, 4) and not passes(5, 0.01, 3)  # one of a few may lie between two classes
+    assert passes(1, 0.5, 1) and not passes(1, 0.01, 0) and passes(2, 0.5, 1)  # but no check passes with none right
+    assert not passes(100, np.nan, 100) and not passes(100, np.inf, 100)
     assert passes(100, 0.2, None) and not passes(100, 0.3, None) and not passes(100, np.nan, None)
 
 

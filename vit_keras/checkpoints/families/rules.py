@@ -23,6 +23,8 @@ MLP = f"{BLOCK}/MlpBlock_3"
 POSITIONS = "Transformer/posembed_input/pos_embedding"
 ROPE = ("rope_theta", "rope_kind", "rope_grid", "rope_offset")
 """The fields of `ViTConfig` for rotary positions."""
+NUMERICS = ("mlp_activation", "epsilon", *ROPE, "post_norm", "map_heads", "map_prefix", "resnet_numerics")
+"""The fields of `ViTConfig` that change what a model computes with its weights, and that no array shows."""
 
 
 class Op(NamedTuple):

@@ -10,6 +10,7 @@ from .clip import RESBLOCKS
 from .google import TEXT_TOWER
 from .huggingface import CLIP_BLOCKS
 from .rules import POSITIONS, TABLE, Family, array, linear, norm
+from .unbuilt import unbuilt
 
 _LOGITS = (*array("logit_scale", "logit_scale"), *array("logit_bias", "logit_bias"))
 _CLIP = {"epsilon": 1e-5, "causal": True}
@@ -111,18 +112,13 @@ BIG_VISION = Family(
     dim_head=64,
 )
 
-
-def _unbuilt(name: str, title: str, detect: tuple[str, ...], why: str) -> Family:
-    return Family(name=name, title=title, detect=detect, rules=(), ignored=("*",), refused=why)
-
-
-COCA = _unbuilt(
+COCA = unbuilt(
     "coca-text",
     "CoCa's text tower",
     ("token_embedding.weight", "cls_emb"),
     "CoCa's text tower has a class token behind the text, which this version cannot build",
 )
-BERT = _unbuilt(
+BERT = unbuilt(
     "bert-text",
     "a text tower like BERT's",
     ("embeddings.word_embeddings.weight", "encoder.layer.0.attention.self.query.weight"),
