@@ -271,6 +271,23 @@ def test_it_learns_from_batches_of_one_shape(monkeypatch):
         assert second - first <= 2 and len(traced) == second
 
 
+def test_all_batches_have_one_shape():
+    """Placed with the largest first, six of the images of 6 and 4 patches would need four rows, not two."""
+    packed = vit_keras.pack(model_of(pooling="gap", class_token=False), tokens=10, images=4)
+    large, small = np.zeros((24, 16, 3), "float32"), np.zeros((16, 16, 3), "float32")
+    cases = [([large, small, small, large, small, small], None)]
+    rng = np.random.default_rng(0)
+    for seed in range(20):
+        sizes = rng.integers(1, 4, (25, 2)) * 8
+        cases.append(([np.zeros((*size, 3), "float32") for size in sizes], seed))
+    for pictures, seed in cases:
+        batches = packed.batches(pictures, [0] * len(pictures), rows=2, seed=seed)
+        found = {
+            (x["patches"].shape[:2], y.shape, w.shape) for x, y, w in map(batches.__getitem__, range(len(batches)))
+        }
+        assert found == {((2, 10), (2, 4), (2, 4))}
+
+
 def test_a_single_output_takes_a_number_for_each_image():
     """To 1e-5: two float32 models and losses, which add up in another order."""
     pictures, labels = images(), np.arange(len(images())) % 2
