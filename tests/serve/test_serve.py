@@ -226,6 +226,7 @@ def test_inference_in_json_and_bytes(address):
     names = ["logits", "probabilities", "features", "attention_0", "attention_1"]
     assert [each["name"] for each in answer["outputs"]] == names
     np.testing.assert_allclose(answer["outputs"][1]["data"], expected.ravel(), rtol=1e-4)
+    logits = answer["outputs"][0]["data"]
 
     tensor = IMAGES | {"parameters": {"binary_data_size": images.size}}
     wanted = [{"name": "features"}, {"name": "probabilities", "parameters": {"binary_data": True}}]
@@ -242,8 +243,23 @@ def test_inference_in_json_and_bytes(address):
     np.testing.assert_allclose(np.frombuffer(body[end:], "<f4").reshape(2, 4), expected, rtol=1e-4)
     all_binary = {"inputs": [tensor], "outputs": [{"name": "logits"}], "parameters": {"binary_data_output": True}}
     head = json.dumps(all_binary).encode()
-    body = ask(address, INFER, head + images.tobytes(), {"Inference-Header-Content-Length": str(len(head))})[2]
-    assert body.endswith(struct.pack("<f", np.frombuffer(body[-4:], "<f4")[0])) and len(body) > 32
+    _, headers, body = ask(address, INFER, head + images.tobytes(), {"Inference-Header-Content-Length": str(len(head))})
+    found = np.frombuffer(body[int(headers["Inference-Header-Content-Length"]) :], "<f4")
+    np.testing.assert_allclose(found, logits, rtol=1e-6)  # JSON has all digits of a float32
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_numbers_that_json_does_not_have_are_null(address, monkeypatch, number):
+    """The page's own `response.json()` could not read NaN."""
+
+    def run(self, images, outputs, *, keep=True):
+        return {name: np.full((len(images), 4), number, "float32") for name in outputs}
+
+    monkeypatch.setattr(engine.Engine, "run", run)
+    answer = ask(address, "/predict", encoded(random_picture()))[2]
+    assert [each["probability"] for each in answer["predictions"]] == [None] * 4
+    answer = ask(address, INFER, request_with(outputs=[{"name": "logits"}]))[2]
+    assert answer["outputs"][0]["data"] == [None] * 8
 
 
 def request_with(**changes):
@@ -622,7 +638,7 @@ def test_a_batch_is_computed_in_parts_and_ends_when_its_time_is_over():
         return {"sum": images.sum((1, 2, 3), dtype="int64")}
 
     images = np.arange(7, dtype="uint8")[:, None, None, None].repeat(3, -1)
-    workers = jobs.Workers(run, threads=1, at_once=lambda size: 3)
+    workers = jobs.Workers(run, threads=1, at_once=lambda size, outputs: 3)
     runs = []
     found = workers.submit(lambda: jobs.Work(images, ("sum",), lambda found: found["sum"].tolist())).result(10)
     assert (found, runs) == ([0, 3, 6, 9, 12, 15, 18], [3, 3, 1])
@@ -667,6 +683,42 @@ def test_what_a_request_costs_is_known_before_it_is_computed(image_size, count, 
     with pytest.raises(HTTPException, match=message) as error:
         check()
     assert error.value.status_code == 413
+
+
+@pytest.mark.parametrize("image_size, size, mb", [(224, (224, 224), 60), (None, (64, 64), 60), (None, (512, 512), 100)])
+def test_requests_in_a_batch_keep_to_the_memory_of_one(image_size, size, mb):
+    """Each request alone would be taken. 20 of them with attention, a million pixels, took many times the memory."""
+    outputs, limits, one = {"attention_0": True}, Limits(memory=mb << 20), Files(image_size)
+    count = limits.at_once(one, size, tuple(outputs))
+    assert 1 <= count < Limits(memory=1 << 40).at_once(one, size, tuple(outputs))
+    limits.check(one, count, size, outputs)
+    runs = []
+    workers = jobs.Workers(
+        lambda x, _: runs.append(len(x)) or {},
+        threads=1,
+        batch=16,
+        wait=0.05,
+        at_once=functools.partial(limits.at_once, one),
+    )
+    work = jobs.Work(np.zeros((1, *size, 3), "uint8"), tuple(outputs), lambda _: None)
+    for job in [workers.submit(lambda: work) for _ in range(17)]:
+        job.result(10)
+    workers.close()
+    assert sum(runs) == 17 and max(runs) <= count
+
+
+def test_a_job_whose_time_is_over_is_not_begun():
+    begun, go = [], threading.Event()
+    workers = jobs.Workers(lambda *_: {}, threads=1)
+    first = workers.submit(lambda: go.wait(10) and jobs.Work(np.zeros((1, 1, 1, 3), "uint8"), (), lambda _: None))
+    late = workers.submit(lambda: begun.append(1), timeout=0.01)
+    time.sleep(0.02)
+    go.set()
+    first.result(10)
+    with pytest.raises(TimeoutError):
+        late.result(10)
+    workers.close()
+    assert not begun
 
 
 def test_an_image_without_a_patch_is_refused():
@@ -777,6 +829,9 @@ def test_files_that_cannot_be_served(tmp_path):
             engine.Engine(tmp_path / name)
     path = make_tiny_onnx.save(tmp_path / "pixels.onnx", input_type="FLOAT")
     with pytest.raises(ValueError, match=r"\[-1, -1, -1, 3\].*preprocessing=True"):
+        engine.Engine(path)
+    path = make_tiny_onnx.save(tmp_path / "texts.onnx", kind="texts")
+    with pytest.raises(ValueError, match=r"texts of type tensor\(string\)"):
         engine.Engine(path)
     path = make_tiny_onnx.save(tmp_path / "labels.onnx", labels=("a", "b"))
     with pytest.raises(ValueError, match="2 labels for 4 classes"), serve.running(path):

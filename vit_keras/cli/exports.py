@@ -7,11 +7,12 @@ import dataclasses
 from pathlib import Path
 
 from .._internal.atomic import check_writable
+from .._internal.plain_json import as_json
 from .._internal.validate import expanded
 from ..export import export as export_model
 from ..export import find_format
 from ..export.timing import benchmark as time_files
-from .console import as_json, print_pairs, print_table
+from .console import print_pairs, print_table
 from .options import paths_of
 
 __all__ = ["benchmark", "export"]
