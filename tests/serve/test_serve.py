@@ -14,6 +14,7 @@ import threading
 import time
 import tracemalloc
 import urllib.parse
+import warnings
 import weakref
 import zlib
 from typing import ClassVar
@@ -33,7 +34,7 @@ from starlette.responses import Response
 
 from vit_keras import serve
 from vit_keras.cli import main
-from vit_keras.preprocess import Preprocessing
+from vit_keras.preprocess import Preprocessing, images
 from vit_keras.preprocess.images import resize_image
 from vit_keras.serve import app, engine, http, jobs, pictures, protocol
 from vit_keras.serve.limits import Limits
@@ -174,6 +175,51 @@ def bomb(width, height):
 def test_pictures_that_are_none(address, body, status, message):
     found, _, answer = ask(address, "/predict", body)
     assert found == status and message in answer["error"]
+
+
+def test_pixels_that_no_server_takes_are_named_right(monkeypatch):
+    """With a limit above Pillow's, the limit was named for a bomb, and an image to enlarge was an error of ours."""
+    with pytest.raises(HTTPException, match="more pixels than are taken, 178,956,970") as error:
+        pictures.read_picture(bomb(60_000, 60_000), 10**10)
+    assert error.value.status_code == 413
+    monkeypatch.setattr(pictures, "MAX_PIXELS", 1000)  # of a whole image: `read` would say that it is damaged
+    with pytest.raises(HTTPException, match="64×48 pixels, and at most 1,000 are"):
+        pictures.read_picture(encoded(random_picture()), 10**10)
+    narrow = np.zeros((1, 2000, 3), "uint8")
+    preprocessing = Preprocessing(image_size=224, crop=0.875)
+    with pytest.raises(HTTPException, match=r"2000×1 pixels would be enlarged to .*at most 67,108,864 pixels") as error:
+        pictures.resized(narrow, preprocessing, 10**10)
+    assert error.value.status_code == 413
+    wide = np.zeros((64, 16, 3), "uint8")
+    monkeypatch.setattr(images, "MAX_PIXELS", 1000)  # of a step on the way
+    with pytest.raises(HTTPException, match="at most 1,000 pixels") as error:
+        pictures.resized(wide, Preprocessing(image_size=32))
+    assert error.value.status_code == 413
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="threads have filters of their own")
+@pytest.mark.parametrize(
+    "read", [lambda data: pictures.read_picture(data, 10**6), lambda data: images.read(data, None)]
+)
+def test_threads_leave_the_filters_of_warnings_alone(monkeypatch, read):
+    """What another thread did while an image was opened was forgotten, or everything stayed ignored."""
+    opened, go, original = threading.Event(), threading.Event(), Image.open
+
+    def slow(*args, **kwargs):
+        opened.set()
+        go.wait(10)
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(Image, "open", slow)
+    with warnings.catch_warnings():
+        thread = threading.Thread(target=read, args=(encoded(random_picture()),))
+        thread.start()
+        opened.wait(10)
+        warnings.simplefilter("error", FutureWarning)
+        go.set()
+        thread.join()
+        assert ("error", None, FutureWarning, None, 0) in warnings.filters
+        assert ("ignore", None, Warning, None, 0) not in warnings.filters
 
 
 @pytest.mark.parametrize("form", [b"", b"--b\r\n\r\n", b"--b\r\nA: b\r\n--b--", b"--b--", b"--b\r\n\r\nx\r\n--c--"])
@@ -858,11 +904,33 @@ def test_a_missing_package_is_named(tiny, monkeypatch, name):
         pass
 
 
+def test_mistakes_are_found_before_a_model_is_opened(capsys, monkeypatch):
+    """Weights were downloaded and opened first."""
+
+    def download(options):
+        raise AssertionError("The model is opened.")
+
+    monkeypatch.setattr("vit_keras.cli.pictures.open_with_options", download)
+    for option in (["--timeout", "0"], ["--max-mb", "0"], ["--proxy", "nginx"]):
+        assert main(["serve", "vit_b16", "--port", "0", *option]) == 1
+        assert "Received: " in capsys.readouterr().err
+    for option in ("--pending", "--per-client", "--connections-per-client"):
+        with pytest.raises(SystemExit):
+            main(["serve", "vit_b16", "--port", "0", option, "0"])
+        assert f"{option}: expected an integer of at least 1" in capsys.readouterr().err
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        assert main(["serve", "vit_b16", "--port", str(other.getsockname()[1])]) == 1
+    assert "in use" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "starlette", None)
+    assert main(["serve", "vit_b16", "--port", "0"]) == 1
+    assert "needs starlette" in capsys.readouterr().err
+
+
 def test_mistakes_on_the_command_line(capsys, tiny):
-    assert main(["serve", "nothing.onnx"]) == 1
+    assert main(["serve", "nothing.onnx", "--port", "0"]) == 1
     assert "no file nothing.onnx" in capsys.readouterr().err
     for path in (str(tiny), f"{tiny}/"):
-        assert main(["serve", path, "--set", "num_heads=3"]) == 1
+        assert main(["serve", path, "--port", "0", "--set", "num_heads=3"]) == 1
         assert "has its weights. Remove" in capsys.readouterr().err
     with socket.create_server(("127.0.0.1", 0)) as other:
         assert main(["serve", str(tiny), "--port", str(other.getsockname()[1])]) == 1

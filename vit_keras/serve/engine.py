@@ -25,7 +25,7 @@ class Engine:
 
     Args:
         path: The `.onnx` file. It takes `images`, uint8 `(batch, height, width, 3)`.
-        threads: Threads that compute one batch; `None` for as many as there are cores.
+        threads: Threads that compute, shared by all who call `run`; `None` for as many as there are cores.
         name: The name of the model; `None` for that in the file, or the file's own. It stands in addresses: what is
             neither a letter, a digit, a dot nor a hyphen becomes an underscore.
 

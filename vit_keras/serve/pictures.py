@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,8 +11,9 @@ import numpy as np
 from PIL import Image
 from starlette.exceptions import HTTPException
 
+from .._internal.warn import ignore_in_process
 from ..preprocess import Preprocessing
-from ..preprocess.images import MAX_ENLARGED, ManyScans, read, resize_in_steps
+from ..preprocess.images import MAX_ENLARGED, MAX_PIXELS, ManyScans, read, resize_in_steps
 from ..visualize.maps import attention_rollout
 from ..visualize.recording import Recording
 
@@ -30,7 +30,7 @@ def read_picture(data: bytes, max_pixels: int) -> np.ndarray:
 
     Args:
         data: The content of a file.
-        max_pixels: Larger ones are refused.
+        max_pixels: Larger ones are refused, and those that `vit_keras.utils.read` does not decode.
 
     Returns:
         uint8 `(height, width, 3)`.
@@ -44,12 +44,12 @@ def read_picture(data: bytes, max_pixels: int) -> np.ndarray:
         >>> read_picture(file.getvalue(), max_pixels=24).shape
         (4, 6, 3)
     """
+    max_pixels = min(max_pixels, MAX_PIXELS, 2 * (Image.MAX_IMAGE_PIXELS or MAX_PIXELS))  # above, Pillow refuses
+    ignore_in_process(Warning, r"PIL\.")  # which clients cause, and which quote their files
     Image.init()
     known = [name for name in FORMATS if name in Image.OPEN]
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what is checked below
-            image = Image.open(io.BytesIO(data), formats=known)
+        image = Image.open(io.BytesIO(data), formats=known)
     except Image.DecompressionBombError:
         message = f"The image has more pixels than are taken, {max_pixels:,}. Send a smaller image."
         raise HTTPException(413, message) from None
@@ -93,10 +93,14 @@ def resized(picture: np.ndarray, preprocessing: Preprocessing | None, max_pixels
     if preprocessing is None or preprocessing.image_size is None:
         return picture
     (height, width), (size, _) = picture.shape[:2], preprocessing.geometry(picture.shape[:2], preprocessing.image_size)
+    max_pixels = min(max_pixels, MAX_ENLARGED)
     if size[0] * size[1] > max(max_pixels, height * width):
         message = f"The image of {width}×{height} pixels would be enlarged to {size[1]}×{size[0]} for the model, and"
         raise HTTPException(413, f"{message} at most {max_pixels:,} pixels are taken. Crop it.")
-    return resize_in_steps(picture, size, preprocessing.interpolation)
+    try:
+        return resize_in_steps(picture, size, preprocessing.interpolation)
+    except ValueError as error:  # on its way, it would have more pixels than are made for any caller
+        raise HTTPException(413, str(error)) from None
 
 
 def attention_maps(
