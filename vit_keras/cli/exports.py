@@ -26,7 +26,7 @@ def export(options: argparse.Namespace) -> None:
     find_format(output, options.format)
     if options.no_check and options.check:
         raise ValueError("--no-check and --check exclude each other. Remove one.")
-    check_not_read(output, expanded(options.model))
+    check_not_read([output], [expanded(options.model)])
     check_writable(output.parent)
     check, calibration = (given and files_of(given) for given in (options.check, options.calibration))
     labels = None if options.labels is None else _labels(expanded(options.labels))
