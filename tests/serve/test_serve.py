@@ -126,20 +126,27 @@ def test_no_grid_no_map():
 
 
 @pytest.mark.parametrize(
-    "tokens, picture, patches, grid",
+    "tokens, picture, patches, grid, box",
     [
-        (2 + 16, (32, 64), {"size": [32, 64], "stride": [16, 8], "prefix": 2}, [2, 8]),
-        (5 + 4, (50, 60), {"size": [32, 32], "stride": [16, 16], "prefix": 5}, [2, 2]),
-        (1 + 60, (33, 320), {"size": None, "stride": [16, 16], "prefix": 1}, [3, 20]),  # of a hybrid, which pads
-        (1 + 40, (33, 300), {"size": None, "stride": [16, 16], "prefix": 1}, None),
-        (10, (160, 31), {"size": None, "stride": [16, 16], "prefix": 0}, [10, 1]),
-        (4, (32, 32), {"size": None, "stride": [16, 16], "prefix": 5}, None),
+        (2 + 16, (32, 64), {"size": [32, 64], "stride": [16, 8], "prefix": 2}, [2, 8], [1, 1]),
+        (5 + 4, (50, 60), {"size": [32, 32], "stride": [16, 16], "prefix": 5}, [2, 2], [1, 1]),
+        (
+            1 + 60,
+            (33, 320),
+            {"size": None, "stride": [16, 16], "prefix": 1},
+            [3, 20],
+            [1, 1],
+        ),  # of a hybrid, which pads
+        (1 + 40, (33, 300), {"size": None, "stride": [16, 16], "prefix": 1}, None, None),
+        (10, (160, 31), {"size": None, "stride": [16, 16], "prefix": 0}, [10, 1], [1, 16 / 31]),  # the rest is cut off
+        (1 + 4, (90, 90), {"size": [40, 32], "stride": [16, 16], "prefix": 1}, [2, 2], [32 / 40, 1]),
+        (4, (32, 32), {"size": None, "stride": [16, 16], "prefix": 5}, None, None),
     ],
 )
-def test_the_grid_that_a_file_tells(tokens, picture, patches, grid):
+def test_the_grid_that_a_file_tells(tokens, picture, patches, grid, box):
     scores = [np.full((1, 1, tokens, tokens), 1 / tokens)]
     found = pictures.attention_maps(scores, picture, None, {**patches, "readout": [[0, 1]]})
-    assert (found and found["grid"]) == grid
+    assert (found and found["grid"]) == grid and (found and found["box"]) == (box and [0, 0, *box])
 
 
 def test_a_model_without_classes_returns_features(tmp_path):

@@ -120,7 +120,7 @@ def attention_maps(
             patches.
 
     Returns:
-        `grid`, the patches down and across; `box`, what the model sees: top, left, height and width as shares of the
+        `grid`, the patches down and across; `box`, what they cover: top, left, height and width as shares of the
         image; `rollout`, the map of all blocks, and `layers`, one of each head of each block: numbers of the patches
         in rows. `None` if tokens and patches cannot be told apart.
 
@@ -143,9 +143,13 @@ def attention_maps(
     fused = np.stack([each.mean(axis=1) for each in scores])
     blocks, names = tuple(range(len(scores))), tuple(map(str, range(prefix)))
     recording = Recording((), grid, names, blocks, (1, 1), start, head_fusion="mean", attention=fused)
+    top, left, *box = _box(picture, preprocessing, patches or {})
+    if patches is not None:  # what is left below and to the right of whole patches is cut off
+        sides = zip(box, grid, patches["stride"], patches["size"] or size)
+        box = [share * min(1, count * step / side) for share, count, step, side in sides]
     return {
         "grid": list(grid),
-        "box": _box(picture, preprocessing, patches or {}),
+        "box": [top, left, *box],
         "rollout": _rounded(attention_rollout(recording)[0]),
         "layers": [[_rounded(head) for head in layer] for layer in rows],
     }
