@@ -80,7 +80,7 @@ class Packing:
             return [outputs[row, start:stop] for row, (start, stop) in zip(self.slots[:, 0], self.spans)]
         return outputs[self.slots[:, 0], self.slots[:, 1]]
 
-    def spread(self, values: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
+    def spread(self, values: Sequence[Any] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return one value per image, such as its label, in the form that `fit` needs along with `inputs`.
 
         Args:
