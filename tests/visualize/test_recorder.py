@@ -189,6 +189,8 @@ def test_a_model_of_any_size_takes_images_of_one_size_at_a_time():
         visualize.evaluate_maps(model, two, ["rollout"])
     assert [visualize.attention_map(model, each, return_map=True).shape for each in two] == [(2, 2), (2, 8)]
     assert visualize.attention_map(model, two[1:] * 2, return_map=True).shape == (2, 2, 8)
+    resized = keras.Sequential([keras.Input((None, None, 3)), keras.layers.Resizing(32, 48), tiny()])
+    assert visualize.attention_map(resized, two, return_map=True).shape == (2, 4, 6)  # the ViT sees one size
 
 
 def test_mistakes_of_a_model_of_any_size_are_explained_one_at_a_time(tmp_path):

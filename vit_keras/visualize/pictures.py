@@ -117,14 +117,14 @@ class ModelInputs:
         self._normalize = own.normalize if preprocess == "own" else preprocess
 
     def size_of(self, pictures: Sequence[np.ndarray]) -> tuple[int, int]:
-        """Return the size that images get for the model: its own, or theirs where that is open.
+        """Return the size that images get for the model: its own, or the first image's if that is open.
 
         Raises:
-            ValueError: It is open, and the images have several sizes.
+            ValueError: It is open, the images have several sizes, and no layer brings them to one.
         """
         height, width = self._size
         first, *others = dict.fromkeys((height or p.shape[0], width or p.shape[1]) for p in pictures)
-        if others:
+        if others and len({self.seen_size(size) for size in (first, *others)}) > 1:
             raise ValueError(
                 f"The model {self.model.name!r} takes images of any size, but those of one call must have one size. "
                 f"Received: {first[0]} x {first[1]} and {others[0][0]} x {others[0][1]} pixels. Pass one image at a "
