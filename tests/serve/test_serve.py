@@ -760,6 +760,23 @@ def test_requests_in_a_batch_keep_to_the_memory_of_one(image_size, size, mb):
     assert sum(runs) == 17 and max(runs) <= count
 
 
+def test_large_images_do_not_wait_for_others_of_their_batch():
+    """Each may have 150 MB, and a batch has many."""
+    done = []
+    workers = jobs.Workers(
+        lambda x, _: done.append(x.shape[1]) or {}, threads=1, batch=4, wait=0.05, at_once=lambda size, _: 5 - size[0]
+    )
+
+    def prepare(side):
+        done.append(-side)
+        return jobs.Work(np.zeros((1, side, side, 3), "uint8"), (), lambda _: None)
+
+    for job in [workers.submit(functools.partial(prepare, side)) for side in (4, 2, 4, 3)]:
+        job.result(10)
+    workers.close()
+    assert done == [-4, 4, -2, -4, 4, -3, 2, 3]
+
+
 def test_a_job_whose_time_is_over_is_not_begun():
     begun, go = [], threading.Event()
     workers = jobs.Workers(lambda *_: {}, threads=1)

@@ -116,20 +116,29 @@ class Workers:
                 try:
                     if time.monotonic() > job.until:
                         raise TimeoutError("The job was given up.")
-                    work = prepare()
-                    group = groups.setdefault((work.images.shape[1:], work.outputs), [])
-                    if group and sum(len(each.images) for each, _ in (*group, (work, job))) > self._most(work):
-                        self._compute_together(group)
-                        group.clear()
-                    group.append((work, job))
+                    self._add(prepare(), job, groups)
                 except Exception as error:
                     job.future.set_exception(error)
             prepare = None  # it holds the request
         for group in groups.values():
             self._compute_together(group)
 
+    def _add(self, work: Work, job: _Job, groups: dict[Any, list[tuple[Work, _Job]]]) -> None:
+        """Add a job to its group, which is computed once it is full: only a few small images wait for others."""
+        most = self._most(work)
+        group = groups.setdefault((work.images.shape[1:], work.outputs), [])
+        if sum(len(each.images) for each, _ in (*group, (work, job))) > most:
+            self._compute_together(group)
+            group.clear()
+        group.append((work, job))
+        if len(work.images) >= most:
+            self._compute_together(group)
+            group.clear()
+
     def _compute_together(self, group: Sequence[tuple[Work, _Job]]) -> None:
         """Compute jobs with images of one size and the same outputs."""
+        if not group:
+            return
         try:
             images = [work.images for work, _ in group]
             until = max(job.until for _, job in group)
