@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vit_keras import vit
-from vit_keras.preprocess import pixels
+from vit_keras.preprocess import Preprocessing, pixels
 
 H, W = 6, 10
 
@@ -88,7 +88,9 @@ def test_check_pixels_is_content_with_what_models_take():
     [
         (noise(2, H, W, 3), r"\[0, 255\] \(from 0 to 255\)"),
         (np.linspace(3.0, 250, 50), r"\[0, 255\] \(from 3 to 250\)"),
-        (np.linspace(0.25, 0.5, 50), r"\[0, 1\] \(from 0.25 to 0.5\)"),
+        (np.linspace(0.2, 0.5, 50), r"\[0, 1\] \(from 0.2 to 0.5\)"),
+        (np.linspace(0.0, 1.1, 50), r"\[0, 1\] \(from 0 to 1.1\)"),
+        (np.linspace(-1.9, 1.9, 50), "are -1.9 to 1.9"),
     ],
 )
 def test_check_pixels_says_what_it_saw_and_what_would_be_right(images, seen):
@@ -103,6 +105,20 @@ def test_check_pixels_of_a_model_for_another_range():
         assert pixels.check_pixels(np.array([0.0, 0.5, 1.0]), expected="[0, 1]") is True
     with pytest.warns(UserWarning, match=r"\[-1, 1\].*expects \[0, 1\]"):
         assert pixels.check_pixels(np.array([-1.0, 1.0]), expected="[0, 1]") is False
+
+
+@pytest.mark.filterwarnings("ignore:These pixels")
+@pytest.mark.parametrize(
+    "received", [(0.57, 0.87), (0.2, 0.8), (-1, 1), (-1.9, 1.9), (0, 1), (0, 1.1), (0.1, 0.8), (3, 250), (-0.01, 0.99)]
+)
+def test_check_pixels_and_the_doubt_of_a_model_agree(received):
+    """A bright image in [-1, 1] was wrong to one, and a dark one in [0, 1] right to the other."""
+    images = np.linspace(*received, 50)
+    ranges = {"[-1, 1]": (0.5, 0.5), "[0, 1]": (0.0, 1.0), "[0, 255]": (0.0, 1 / 255)}
+    for expected, (mean, std) in ranges.items():
+        doubt = Preprocessing(mean=mean, std=std).doubt(images[:, None].repeat(3, axis=1))
+        assert pixels.check_pixels(images, expected) is (doubt is None), (expected, doubt)
+    assert pixels.check_pixels(np.array([0.57, 0.87])) and not pixels.check_pixels(np.array([0.1, 0.8]), "[0, 255]")
 
 
 def test_check_pixels_of_no_pixels_and_of_no_range():

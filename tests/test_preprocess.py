@@ -137,6 +137,18 @@ def test_a_batch_is_its_pictures():
     assert Preprocess(settings)(keras.Input(batch_shape=(50, 40, 3))).shape == (32, 32, 3)
 
 
+@pytest.mark.filterwarnings("ignore:A float image is meant to be")
+@pytest.mark.parametrize("dark", [(0, 2), (0, 1)])
+def test_floats_of_a_batch_have_one_range(dark):
+    """Alone, a dark image would be read as [0, 1], and become a bright one."""
+    batch = np.stack([np.linspace(*limits, 48).reshape(4, 4, 3) for limits in (dark, (0, 255))])
+    np.testing.assert_array_equal(
+        Preprocessing(image_size=4)(batch), Preprocessing(image_size=4)(np.rint(batch).astype("uint8"))
+    )
+    wide = np.stack([np.full((4, 4, 3), 200, "int32"), np.full((4, 4, 3), 65535, "int32")])
+    np.testing.assert_array_equal(Preprocessing(image_size=4)(wide), Preprocessing(image_size=4)(wide.astype("uint16")))
+
+
 @pytest.mark.only_on("tensorflow", reason="sizes that come with the data are TensorFlow's")
 @pytest.mark.parametrize(
     ("interpolation", "crop", "mode", "size"),

@@ -102,7 +102,7 @@ def test_a_command_with_keras_prints_an_error_in_one_line_and_nothing_of_the_bac
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
-    [["serve", "nothing.keras"], ["export", "nothing.keras", "-o", "a.onnx"], ["cost", "nothing.keras"]],
+    [["serve", "nothing.keras", "--port", "0"], ["export", "nothing.keras", "-o", "a.onnx"], ["cost", "nothing.keras"]],
 )
 def test_a_command_that_imports_keras_late_prints_nothing_of_tensorflow(arguments, tmp_path):
     command, environment = [sys.executable, "-m", "vit_keras", *arguments], {"KERAS_BACKEND": "tensorflow"}

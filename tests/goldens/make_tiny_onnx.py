@@ -14,7 +14,8 @@ def save(path, *, kind="logits", attention=2, labels=LABELS, preprocessing=PREPR
 
     Args:
         path: Where to.
-        kind: "logits", "probabilities" or "features": what there is besides attention.
+        kind: "logits", "probabilities" or "features": what there is besides attention. Or "texts", which no server
+            sends.
         attention: Number of outputs with the attention of 2 heads between 1 + 4 tokens.
         labels, preprocessing: Properties of the file.
         work: Products of matrices that take time.
@@ -46,7 +47,14 @@ def save(path, *, kind="logits", attention=2, labels=LABELS, preprocessing=PREPR
         helper.make_node("MatMul", [last, "weights"], ["logits"]),
         helper.make_node("Softmax", ["logits"], ["probabilities"], axis=-1),
     ]
-    shapes = {"logits": ["n", len(LABELS)], "probabilities": ["n", len(LABELS)], "features": ["n", 3]}
+    shapes = {
+        "logits": ["n", len(LABELS)],
+        "probabilities": ["n", len(LABELS)],
+        "features": ["n", 3],
+        "texts": ["n", 3],
+    }
+    if kind == "texts":
+        nodes.append(helper.make_node("Cast", ["features"], ["texts"], to=TensorProto.STRING))
     if attention:
         constants["shape"] = np.array([-1, 1, 1, 1])
         nodes += [
@@ -64,7 +72,8 @@ def save(path, *, kind="logits", attention=2, labels=LABELS, preprocessing=PREPR
         shapes[f"attention_{n}"] = ["n", 2, 5, 5]
     kinds = {"logits": ("logits", "probabilities", "features"), "probabilities": ("probabilities", "features")}
     kept = [*kinds.get(kind, (kind,)), *(f"attention_{n}" for n in range(attention))]
-    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shapes[name]) for name in kept]
+    types = {"texts": TensorProto.STRING}
+    outputs = [helper.make_tensor_value_info(name, types.get(name, TensorProto.FLOAT), shapes[name]) for name in kept]
     arrays = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
     graph = helper.make_graph(nodes, "tiny", [pixels], outputs, arrays)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)

@@ -168,12 +168,13 @@ def test_an_image_that_is_not_finite_trains_nothing():
     assert any(abs(change).max() > 1e-2 for change in changes[0])
 
 
+@pytest.mark.parametrize("value", [np.nan, -3e38])  # the second is finite, but the model leaves it out too
 @pytest.mark.filterwarnings("ignore:invalid value encountered in cast:RuntimeWarning")  # what is shown of NaN
-def test_a_recording_of_an_image_that_is_not_finite_changes_no_other():
+def test_a_recording_of_an_image_that_is_not_finite_changes_no_other(value):
     packed, pictures = vit_keras.pack(model_of(pooling="map"), tokens=40), images(SIZES[:3])
     pictures[1][0, 0, 0] = 0
     expected = visualize.record_packed(packed, pictures)
-    pictures[1][0, 0, 0] = np.nan
+    pictures[1][0, 0, 0] = value
     for n, (found, whole) in enumerate(zip(visualize.record_packed(packed, pictures), expected, strict=True)):
         for field in ("attention", "values", "tokens", "features", "logits", "pooling_attention"):
             if n == 1:
@@ -269,6 +270,23 @@ def test_it_learns_from_batches_of_one_shape(monkeypatch):
     np.testing.assert_allclose(packed.predict_images(pictures, rows=2)[:9], before, rtol=0, atol=1e-4)
     if keras.backend.backend() != "torch":  # which compiles nothing
         assert second - first <= 2 and len(traced) == second
+
+
+def test_all_batches_have_one_shape():
+    """Placed with the largest first, six of the images of 6 and 4 patches would need four rows, not two."""
+    packed = vit_keras.pack(model_of(pooling="gap", class_token=False), tokens=10, images=4)
+    large, small = np.zeros((24, 16, 3), "float32"), np.zeros((16, 16, 3), "float32")
+    cases = [([large, small, small, large, small, small], None)]
+    rng = np.random.default_rng(0)
+    for seed in range(20):
+        sizes = rng.integers(1, 4, (25, 2)) * 8
+        cases.append(([np.zeros((*size, 3), "float32") for size in sizes], seed))
+    for pictures, seed in cases:
+        batches = packed.batches(pictures, [0] * len(pictures), rows=2, seed=seed)
+        found = {
+            (x["patches"].shape[:2], y.shape, w.shape) for x, y, w in map(batches.__getitem__, range(len(batches)))
+        }
+        assert found == {((2, 10), (2, 4), (2, 4))}
 
 
 def test_a_single_output_takes_a_number_for_each_image():

@@ -14,6 +14,7 @@ import threading
 import time
 import tracemalloc
 import urllib.parse
+import warnings
 import weakref
 import zlib
 from typing import ClassVar
@@ -33,7 +34,7 @@ from starlette.responses import Response
 
 from vit_keras import serve
 from vit_keras.cli import main
-from vit_keras.preprocess import Preprocessing
+from vit_keras.preprocess import Preprocessing, images
 from vit_keras.preprocess.images import resize_image
 from vit_keras.serve import app, engine, http, jobs, pictures, protocol
 from vit_keras.serve.limits import Limits
@@ -125,20 +126,27 @@ def test_no_grid_no_map():
 
 
 @pytest.mark.parametrize(
-    "tokens, picture, patches, grid",
+    "tokens, picture, patches, grid, box",
     [
-        (2 + 16, (32, 64), {"size": [32, 64], "stride": [16, 8], "prefix": 2}, [2, 8]),
-        (5 + 4, (50, 60), {"size": [32, 32], "stride": [16, 16], "prefix": 5}, [2, 2]),
-        (1 + 60, (33, 320), {"size": None, "stride": [16, 16], "prefix": 1}, [3, 20]),  # of a hybrid, which pads
-        (1 + 40, (33, 300), {"size": None, "stride": [16, 16], "prefix": 1}, None),
-        (10, (160, 31), {"size": None, "stride": [16, 16], "prefix": 0}, [10, 1]),
-        (4, (32, 32), {"size": None, "stride": [16, 16], "prefix": 5}, None),
+        (2 + 16, (32, 64), {"size": [32, 64], "stride": [16, 8], "prefix": 2}, [2, 8], [1, 1]),
+        (5 + 4, (50, 60), {"size": [32, 32], "stride": [16, 16], "prefix": 5}, [2, 2], [1, 1]),
+        (
+            1 + 60,
+            (33, 320),
+            {"size": None, "stride": [16, 16], "prefix": 1},
+            [3, 20],
+            [1, 1],
+        ),  # of a hybrid, which pads
+        (1 + 40, (33, 300), {"size": None, "stride": [16, 16], "prefix": 1}, None, None),
+        (10, (160, 31), {"size": None, "stride": [16, 16], "prefix": 0}, [10, 1], [1, 16 / 31]),  # the rest is cut off
+        (1 + 4, (90, 90), {"size": [40, 32], "stride": [16, 16], "prefix": 1}, [2, 2], [32 / 40, 1]),
+        (4, (32, 32), {"size": None, "stride": [16, 16], "prefix": 5}, None, None),
     ],
 )
-def test_the_grid_that_a_file_tells(tokens, picture, patches, grid):
+def test_the_grid_that_a_file_tells(tokens, picture, patches, grid, box):
     scores = [np.full((1, 1, tokens, tokens), 1 / tokens)]
     found = pictures.attention_maps(scores, picture, None, {**patches, "readout": [[0, 1]]})
-    assert (found and found["grid"]) == grid
+    assert (found and found["grid"]) == grid and (found and found["box"]) == (box and [0, 0, *box])
 
 
 def test_a_model_without_classes_returns_features(tmp_path):
@@ -174,6 +182,51 @@ def bomb(width, height):
 def test_pictures_that_are_none(address, body, status, message):
     found, _, answer = ask(address, "/predict", body)
     assert found == status and message in answer["error"]
+
+
+def test_pixels_that_no_server_takes_are_named_right(monkeypatch):
+    """With a limit above Pillow's, the limit was named for a bomb, and an image to enlarge was an error of ours."""
+    with pytest.raises(HTTPException, match="more pixels than are taken, 178,956,970") as error:
+        pictures.read_picture(bomb(60_000, 60_000), 10**10)
+    assert error.value.status_code == 413
+    monkeypatch.setattr(pictures, "MAX_PIXELS", 1000)  # of a whole image: `read` would say that it is damaged
+    with pytest.raises(HTTPException, match="64×48 pixels, and at most 1,000 are"):
+        pictures.read_picture(encoded(random_picture()), 10**10)
+    narrow = np.zeros((1, 2000, 3), "uint8")
+    preprocessing = Preprocessing(image_size=224, crop=0.875)
+    with pytest.raises(HTTPException, match=r"2000×1 pixels would be enlarged to .*at most 67,108,864 pixels") as error:
+        pictures.resized(narrow, preprocessing, 10**10)
+    assert error.value.status_code == 413
+    wide = np.zeros((64, 16, 3), "uint8")
+    monkeypatch.setattr(images, "MAX_PIXELS", 1000)  # of a step on the way
+    with pytest.raises(HTTPException, match="at most 1,000 pixels") as error:
+        pictures.resized(wide, Preprocessing(image_size=32))
+    assert error.value.status_code == 413
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="threads have filters of their own")
+@pytest.mark.parametrize(
+    "read", [lambda data: pictures.read_picture(data, 10**6), lambda data: images.read(data, None)]
+)
+def test_threads_leave_the_filters_of_warnings_alone(monkeypatch, read):
+    """What another thread did while an image was opened was forgotten, or everything stayed ignored."""
+    opened, go, original = threading.Event(), threading.Event(), Image.open
+
+    def slow(*args, **kwargs):
+        opened.set()
+        go.wait(10)
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(Image, "open", slow)
+    with warnings.catch_warnings():
+        thread = threading.Thread(target=read, args=(encoded(random_picture()),))
+        thread.start()
+        opened.wait(10)
+        warnings.simplefilter("error", FutureWarning)
+        go.set()
+        thread.join()
+        assert ("error", None, FutureWarning, None, 0) in warnings.filters
+        assert ("ignore", None, Warning, None, 0) not in warnings.filters
 
 
 @pytest.mark.parametrize("form", [b"", b"--b\r\n\r\n", b"--b\r\nA: b\r\n--b--", b"--b--", b"--b\r\n\r\nx\r\n--c--"])
@@ -226,6 +279,7 @@ def test_inference_in_json_and_bytes(address):
     names = ["logits", "probabilities", "features", "attention_0", "attention_1"]
     assert [each["name"] for each in answer["outputs"]] == names
     np.testing.assert_allclose(answer["outputs"][1]["data"], expected.ravel(), rtol=1e-4)
+    logits = answer["outputs"][0]["data"]
 
     tensor = IMAGES | {"parameters": {"binary_data_size": images.size}}
     wanted = [{"name": "features"}, {"name": "probabilities", "parameters": {"binary_data": True}}]
@@ -242,8 +296,23 @@ def test_inference_in_json_and_bytes(address):
     np.testing.assert_allclose(np.frombuffer(body[end:], "<f4").reshape(2, 4), expected, rtol=1e-4)
     all_binary = {"inputs": [tensor], "outputs": [{"name": "logits"}], "parameters": {"binary_data_output": True}}
     head = json.dumps(all_binary).encode()
-    body = ask(address, INFER, head + images.tobytes(), {"Inference-Header-Content-Length": str(len(head))})[2]
-    assert body.endswith(struct.pack("<f", np.frombuffer(body[-4:], "<f4")[0])) and len(body) > 32
+    _, headers, body = ask(address, INFER, head + images.tobytes(), {"Inference-Header-Content-Length": str(len(head))})
+    found = np.frombuffer(body[int(headers["Inference-Header-Content-Length"]) :], "<f4")
+    np.testing.assert_allclose(found, logits, rtol=1e-6)  # JSON has all digits of a float32
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_numbers_that_json_does_not_have_are_null(address, monkeypatch, number):
+    """The page's own `response.json()` could not read NaN."""
+
+    def run(self, images, outputs, *, keep=True):
+        return {name: np.full((len(images), 4), number, "float32") for name in outputs}
+
+    monkeypatch.setattr(engine.Engine, "run", run)
+    answer = ask(address, "/predict", encoded(random_picture()))[2]
+    assert [each["probability"] for each in answer["predictions"]] == [None] * 4
+    answer = ask(address, INFER, request_with(outputs=[{"name": "logits"}]))[2]
+    assert answer["outputs"][0]["data"] == [None] * 8
 
 
 def request_with(**changes):
@@ -622,7 +691,7 @@ def test_a_batch_is_computed_in_parts_and_ends_when_its_time_is_over():
         return {"sum": images.sum((1, 2, 3), dtype="int64")}
 
     images = np.arange(7, dtype="uint8")[:, None, None, None].repeat(3, -1)
-    workers = jobs.Workers(run, threads=1, at_once=lambda size: 3)
+    workers = jobs.Workers(run, threads=1, at_once=lambda size, outputs: 3)
     runs = []
     found = workers.submit(lambda: jobs.Work(images, ("sum",), lambda found: found["sum"].tolist())).result(10)
     assert (found, runs) == ([0, 3, 6, 9, 12, 15, 18], [3, 3, 1])
@@ -667,6 +736,59 @@ def test_what_a_request_costs_is_known_before_it_is_computed(image_size, count, 
     with pytest.raises(HTTPException, match=message) as error:
         check()
     assert error.value.status_code == 413
+
+
+@pytest.mark.parametrize("image_size, size, mb", [(224, (224, 224), 60), (None, (64, 64), 60), (None, (512, 512), 100)])
+def test_requests_in_a_batch_keep_to_the_memory_of_one(image_size, size, mb):
+    """Each request alone would be taken. 20 of them with attention, a million pixels, took many times the memory."""
+    outputs, limits, one = {"attention_0": True}, Limits(memory=mb << 20), Files(image_size)
+    count = limits.at_once(one, size, tuple(outputs))
+    assert 1 <= count < Limits(memory=1 << 40).at_once(one, size, tuple(outputs))
+    limits.check(one, count, size, outputs)
+    runs = []
+    workers = jobs.Workers(
+        lambda x, _: runs.append(len(x)) or {},
+        threads=1,
+        batch=16,
+        wait=0.05,
+        at_once=functools.partial(limits.at_once, one),
+    )
+    work = jobs.Work(np.zeros((1, *size, 3), "uint8"), tuple(outputs), lambda _: None)
+    for job in [workers.submit(lambda: work) for _ in range(17)]:
+        job.result(10)
+    workers.close()
+    assert sum(runs) == 17 and max(runs) <= count
+
+
+def test_large_images_do_not_wait_for_others_of_their_batch():
+    """Each may have 150 MB, and a batch has many."""
+    done = []
+    workers = jobs.Workers(
+        lambda x, _: done.append(x.shape[1]) or {}, threads=1, batch=4, wait=0.05, at_once=lambda size, _: 5 - size[0]
+    )
+
+    def prepare(side):
+        done.append(-side)
+        return jobs.Work(np.zeros((1, side, side, 3), "uint8"), (), lambda _: None)
+
+    for job in [workers.submit(functools.partial(prepare, side)) for side in (4, 2, 4, 3)]:
+        job.result(10)
+    workers.close()
+    assert done == [-4, 4, -2, -4, 4, -3, 2, 3]
+
+
+def test_a_job_whose_time_is_over_is_not_begun():
+    begun, go = [], threading.Event()
+    workers = jobs.Workers(lambda *_: {}, threads=1)
+    first = workers.submit(lambda: go.wait(10) and jobs.Work(np.zeros((1, 1, 1, 3), "uint8"), (), lambda _: None))
+    late = workers.submit(lambda: begun.append(1), timeout=0.01)
+    time.sleep(0.02)
+    go.set()
+    first.result(10)
+    with pytest.raises(TimeoutError):
+        late.result(10)
+    workers.close()
+    assert not begun
 
 
 def test_an_image_without_a_patch_is_refused():
@@ -778,6 +900,9 @@ def test_files_that_cannot_be_served(tmp_path):
     path = make_tiny_onnx.save(tmp_path / "pixels.onnx", input_type="FLOAT")
     with pytest.raises(ValueError, match=r"\[-1, -1, -1, 3\].*preprocessing=True"):
         engine.Engine(path)
+    path = make_tiny_onnx.save(tmp_path / "texts.onnx", kind="texts")
+    with pytest.raises(ValueError, match=r"texts of type tensor\(string\)"):
+        engine.Engine(path)
     path = make_tiny_onnx.save(tmp_path / "labels.onnx", labels=("a", "b"))
     with pytest.raises(ValueError, match="2 labels for 4 classes"), serve.running(path):
         pass
@@ -803,11 +928,33 @@ def test_a_missing_package_is_named(tiny, monkeypatch, name):
         pass
 
 
+def test_mistakes_are_found_before_a_model_is_opened(capsys, monkeypatch):
+    """Weights were downloaded and opened first."""
+
+    def download(options):
+        raise AssertionError("The model is opened.")
+
+    monkeypatch.setattr("vit_keras.cli.pictures.open_with_options", download)
+    for option in (["--timeout", "0"], ["--max-mb", "0"], ["--proxy", "nginx"]):
+        assert main(["serve", "vit_b16", "--port", "0", *option]) == 1
+        assert "Received: " in capsys.readouterr().err
+    for option in ("--pending", "--per-client", "--connections-per-client"):
+        with pytest.raises(SystemExit):
+            main(["serve", "vit_b16", "--port", "0", option, "0"])
+        assert f"{option}: expected an integer of at least 1" in capsys.readouterr().err
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        assert main(["serve", "vit_b16", "--port", str(other.getsockname()[1])]) == 1
+    assert "in use" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "starlette", None)
+    assert main(["serve", "vit_b16", "--port", "0"]) == 1
+    assert "needs starlette" in capsys.readouterr().err
+
+
 def test_mistakes_on_the_command_line(capsys, tiny):
-    assert main(["serve", "nothing.onnx"]) == 1
+    assert main(["serve", "nothing.onnx", "--port", "0"]) == 1
     assert "no file nothing.onnx" in capsys.readouterr().err
     for path in (str(tiny), f"{tiny}/"):
-        assert main(["serve", path, "--set", "num_heads=3"]) == 1
+        assert main(["serve", path, "--port", "0", "--set", "num_heads=3"]) == 1
         assert "has its weights. Remove" in capsys.readouterr().err
     with socket.create_server(("127.0.0.1", 0)) as other:
         assert main(["serve", str(tiny), "--port", str(other.getsockname()[1])]) == 1

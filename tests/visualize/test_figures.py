@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from recordings import grey_image, lit, looking_at, recording, tiles, warmest
 
-from vit_keras.visualize import figures, maps, overlays
+from vit_keras.visualize import animate, figures, maps, overlays
 
 
 def images_of(figure):
@@ -33,6 +33,21 @@ def rendered(figure):
 @pytest.fixture
 def matplotlib():
     return pytest.importorskip("matplotlib")
+
+
+def test_a_misspelled_option_is_named_with_the_right_one(matplotlib):
+    """It was an error about `Look`, which nobody has called."""
+    found = recording()
+    for function, given in [
+        (figures.plot_maps, (grey_image(), {"a": np.eye(2)})),
+        (figures.plot_heads, (found,)),
+        (figures.plot_layers, (found,)),
+        (animate, (found,)),
+    ]:
+        with pytest.raises(TypeError, match=f"{function.__name__} has no option 'cmaps'. Did you mean .*'cmap'.*scale"):
+            function(*given, cmaps="turbo")
+    with pytest.raises(TypeError, match="plot_maps has no option 'colums'. Did you mean 'columns'"):
+        figures.plot_maps(grey_image(), {"a": np.eye(2)}, colums=2)
 
 
 def test_a_figure_is_unknown_to_pyplot_and_displays_itself(matplotlib):

@@ -3,11 +3,13 @@ the numbers."""
 
 import dataclasses
 import functools
+import io
 import math
 
 import keras
 import numpy as np
 import pytest
+from PIL import Image
 
 from vit_keras import layers, positions, vit
 from vit_keras.config import ViTConfig
@@ -544,6 +546,21 @@ def test_figure_6_of_other_maps_and_styles(tiny):
     assert not (drawn(start_layer=1) == drawn()).all()
     with pytest.raises(ValueError, match="style must be one of 'paper'"):
         drawn(style="raw")
+
+
+@pytest.mark.filterwarnings("ignore:A float image is meant to be")
+def test_figure_6_takes_files_and_batches_of_floats(tiny):
+    """A file was read line by line, bytes one by one, and each image of a batch was read in a range of its own."""
+    photo, file = pictures(20, 40, 3), io.BytesIO()
+    Image.fromarray(photo).save(file, "PNG")
+
+    def drawn(images):
+        return [ax.images[0].get_array() for ax in paper_figures.figure6(tiny, images).axes]
+
+    for given in (bytearray(file.getvalue()), memoryview(file.getvalue()), io.BytesIO(file.getvalue())):
+        np.testing.assert_array_equal(drawn(given), drawn(photo))
+    batch = np.stack([photo // 200, photo])
+    np.testing.assert_array_equal(drawn(batch.astype("float32")), drawn(batch))
 
 
 def test_figure_6_with_a_class_for_each_image(tiny):

@@ -235,6 +235,17 @@ def test_the_paper_style_is_not_dark_where_a_few_patches_get_all():
     np.testing.assert_array_equal(overlays.paper_style(image, heat), overlays.paper_style(image, heat, clip=100))
 
 
+def test_a_constant_map_leaves_the_image_as_it_is_between_any_percentiles():
+    """Between two percentiles, it was black."""
+    image, heat = noise(60, 120, 3), np.full((3, 6), 0.3)
+    for clip in (100, 90, (10, 90), (0, 50), "inner"):
+        np.testing.assert_array_equal(overlays.paper_style(image, heat, clip=clip), image)
+        assert overlays.paper_style(image, np.zeros((3, 6)), clip=clip).max() == 0
+    heat[1, 2] = 0.1  # below the rest, which stays visible
+    drawn = overlays.paper_style(image, heat, clip=(10, 90))
+    assert drawn.mean() > 0.5 * image.mean() and drawn[30, 50].max() < 20
+
+
 @pytest.mark.parametrize("function", [overlays.paper_style, overlays.vit_keras_style])
 def test_maps_without_contrast(function):
     image = noise(60, 120, 3)

@@ -2,6 +2,7 @@
 
 import functools
 import threading
+import types
 import warnings
 
 import keras
@@ -10,6 +11,7 @@ import pytest
 from support import far_from_uniform, noise
 
 from vit_keras import layers, training, visualize, vit
+from vit_keras.training.evaluation import explained_pictures
 from vit_keras.visualize import forward_pass, gradients, plan
 
 BACKEND = keras.backend.backend()
@@ -175,6 +177,28 @@ def test_pictures_of_many_kinds_and_sizes(tmp_path):
     assert recording.tokens.shape[1] == 3
     alone = visualize.record(tiny(), noise(32, 48, 3), keep="tokens")
     np.testing.assert_allclose(recording.tokens[:, 1:2], alone.tokens, **SAME)
+
+
+def test_a_model_of_any_size_takes_images_of_one_size_at_a_time():
+    """The second was squeezed into the size of the first."""
+    model = tiny(image_size=None, position_grid=(4, 6))
+    two = [noise(16, 16, 3), noise(16, 64, 3)]
+    with pytest.raises(ValueError, match="any size.*Received: 16 x 16 and 16 x 64 pixels.*one image at a time"):
+        visualize.attention_map(model, two, return_map=True)
+    with pytest.raises(ValueError, match="16 x 16 and 16 x 64"):
+        visualize.evaluate_maps(model, two, ["rollout"])
+    assert [visualize.attention_map(model, each, return_map=True).shape for each in two] == [(2, 2), (2, 8)]
+    assert visualize.attention_map(model, two[1:] * 2, return_map=True).shape == (2, 2, 8)
+    resized = keras.Sequential([keras.Input((None, None, 3)), keras.layers.Resizing(32, 48), tiny()])
+    assert visualize.attention_map(resized, two, return_map=True).shape == (2, 4, 6)  # the ViT sees one size
+
+
+def test_mistakes_of_a_model_of_any_size_are_explained_one_at_a_time(tmp_path):
+    model, names = tiny(image_size=None, position_grid=(4, 6)), ["wide.png", "high.png"]
+    for name, size in zip(names, [(16, 64), (48, 16)]):
+        keras.utils.save_img(tmp_path / name, noise(*size, 3), scale=False)
+    found = explained_pictures(model, types.SimpleNamespace(paths=names), tmp_path, range(2))
+    assert [overlay.shape for _, overlay in found.values()] == [(16, 64, 3), (48, 16, 3)]
 
 
 # ----------------------------------------------------------------- gradients --

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import sys
 import warnings
 from collections.abc import Callable
@@ -27,6 +28,21 @@ def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
         frame, level = frame.f_back, level + 1
     warnings.warn(message if len(message) <= LIMIT else f"{message[:LIMIT]} …", category, stacklevel=level)
+
+
+def ignore_in_process(category: type[Warning], module: str = "") -> None:
+    """Ignore a kind of warning from now on, in the whole process.
+
+    For what runs in several threads. Up to Python 3.13, `warnings.catch_warnings` there leaves the filters of one
+    thread to another, or forgets those that were added in between.
+
+    Args:
+        category: The kind.
+        module: A regular expression for the start of the module's name.
+    """
+    rule = ("ignore", None, category, re.compile(module) if module else None, 0)
+    if rule not in warnings.filters:  # each change lets warnings appear again that are shown once
+        warnings.filterwarnings("ignore", category=category, module=module)
 
 
 def renamed_arguments(**names: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import math
 import os
 import shutil
 import sys
@@ -16,7 +14,6 @@ from typing import Any
 from .._internal.imports import spec_around
 
 __all__ = [
-    "as_json",
     "complain",
     "print_pairs",
     "print_table",
@@ -96,24 +93,6 @@ def quiet_imports() -> Iterator[None]:
         yield
     finally:
         sys.meta_path.remove(finder)
-
-
-def as_json(value: Any, indent: int | None = None) -> str:
-    """Return plain values as JSON, with null for numbers that are not finite: JSON has none.
-
-    Example:
-        >>> as_json({"loss": float("nan")})
-        '{"loss": null}'
-    """
-
-    def finite(value):
-        if isinstance(value, dict):
-            return {name: finite(each) for name, each in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [finite(each) for each in value]
-        return None if isinstance(value, float) and not math.isfinite(value) else value
-
-    return json.dumps(finite(value), indent=indent)
 
 
 def printable(text: str) -> str:

@@ -7,11 +7,12 @@ import dataclasses
 from pathlib import Path
 
 from .._internal.atomic import check_writable
+from .._internal.plain_json import as_json
 from .._internal.validate import expanded
 from ..export import export as export_model
 from ..export import find_format
 from ..export.timing import benchmark as time_files
-from .console import as_json, print_pairs, print_table
+from .console import print_pairs, print_table
 from .options import paths_of
 
 __all__ = ["benchmark", "export"]
@@ -25,7 +26,7 @@ def export(options: argparse.Namespace) -> None:
     find_format(output, options.format)
     if options.no_check and options.check:
         raise ValueError("--no-check and --check exclude each other. Remove one.")
-    check_not_read(output, expanded(options.model))
+    check_not_read([output], [expanded(options.model)])
     check_writable(output.parent)
     check, calibration = (given and files_of(given) for given in (options.check, options.calibration))
     labels = None if options.labels is None else _labels(expanded(options.labels))

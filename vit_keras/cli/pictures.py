@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -146,14 +146,23 @@ def complete_in_new_folder(target: Path) -> Iterator[Path]:
         yield part
 
 
-def check_not_read(target: Path, source: Path) -> None:
-    """Raise `ValueError` if an output would replace a file that is read."""
-    if not (target.exists() and source.exists()):
-        return
-    in_pieces = source.is_dir() or source.name.endswith(".json")
-    folder = source if source.is_dir() else source.parent
-    if target.samefile(source) or (in_pieces and target.parent.samefile(folder)):
-        raise ValueError(f"{target} is an input too. Choose another name for the output.")
+def check_not_read(targets: Iterable[Path], sources: Iterable[Path]) -> None:
+    """Raise `ValueError` if an output would replace a file that is read. Each file is looked up once."""
+    targets = [target for target in targets if target.exists()]
+    sources = [source for source in sources if source.exists()] if targets else []
+    read, in_pieces = {_identity(source) for source in sources}, set()
+    for source in sources:
+        if source.is_dir() or source.name.endswith(".json"):
+            in_pieces.add(_identity(source if source.is_dir() else source.parent))
+    for target in targets:
+        if _identity(target) in read or (in_pieces and _identity(target.parent) in in_pieces):
+            raise ValueError(f"{target} is an input too. Choose another name for the output.")
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    """Return what two names of one file have in common; see `os.path.samestat`."""
+    status = path.stat()
+    return status.st_dev, status.st_ino
 
 
 def files_of(images: Sequence[str]) -> list[str]:
@@ -262,8 +271,7 @@ def check_output(paths: Sequence[Path], sources: Sequence[str]) -> None:
     for path in paths:
         if path.is_dir():
             raise ValueError(f"{path} is a folder. Pass the name of a file in it.")
-        for source in sources:
-            check_not_read(path, expanded(source))
+    check_not_read(paths, map(expanded, sources))
     for folder in {path.parent for path in paths}:
         check_writable(folder)
 

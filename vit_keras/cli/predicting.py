@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 from .. import anatomy
+from .._internal.plain_json import as_json
 from .._internal.validate import expanded
 from ..preprocess.images import read
 from ..training.embeddings.batches import batches_of_files, run_over
 from ..visualize.attention import attention_map
-from .console import as_json, printable
+from .console import printable
 from .options import TABLES
 from .pictures import (
     check_output,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import functools
 
 from .._internal.validate import expanded
-from ..serve import serve as serve_model
+from ..serve import serve_when_opened
 from .console import printable
 
 __all__ = ["serve"]
@@ -13,8 +14,8 @@ __all__ = ["serve"]
 
 def serve(options: argparse.Namespace) -> None:
     """Serve a model until Ctrl-C or SIGTERM."""
-    serve_model(
-        _model(options),
+    serve_when_opened(
+        functools.partial(_model, options),
         options.host,
         options.port,
         on_start=lambda address: print(f"{printable(options.model)}: {address} (Ctrl-C ends it)", flush=True),

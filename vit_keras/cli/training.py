@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from .._internal.plain_json import as_json
 from .._internal.validate import did_you_mean, expanded
 from ..checkpoints.checkpoint import megabytes
 from ..config import ViTConfig
@@ -20,7 +21,7 @@ from ..training.data.listing import first_few
 from ..training.data.table import find_pictures, is_table, read_columns, whole_columns
 from ..training.evaluation import pictures_of_mistakes, submission
 from ..training.evaluation.report import report
-from .console import as_json, print_table, printable
+from .console import print_table, printable
 from .options import loading, paths_of
 from .pictures import check_html, check_output, complete_in_new_folder, files_of, open_with_options
 

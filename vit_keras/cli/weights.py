@@ -99,8 +99,7 @@ def convert(options: argparse.Namespace) -> None:
     written = [target / name for name in ("model.safetensors", "config.json")] if in_folder else [target]
 
     def check(source: Path) -> None:
-        for path in written:
-            check_not_read(path, source.parent if in_folder and source.is_file() else source)
+        check_not_read(written, [source.parent if in_folder and source.is_file() else source])
 
     check(expanded(options.source))
     check_writable(target if in_folder else target.parent)

@@ -90,7 +90,7 @@ function attention(scores, height, width) {
   }
   const map = (row) => Array.from(row.subarray(about.prefix));
   const layers = scores.map((layer) => heads(layer).map((head) => map(times(start, head))));
-  return { grid, box: box(height, width), rollout: map(rollout), layers };
+  return { grid, box: box(grid, height, width), rollout: map(rollout), layers };
 }
 
 /** Return a row times a square matrix. */
@@ -123,11 +123,13 @@ function geometry({ size, crop, crop_mode }, [height, width]) {
   return { h, w, top: half(h - down), left: half(w - across) };
 }
 
-/** Return the part of an image that the model sees: top, left, height and width as shares. */
-function box(height, width) {
-  if (!about.size) return [0, 0, 1, 1];
+/** Return the part of an image that the patches cover: top, left, height and width as shares. */
+function box(grid, height, width) {
+  const size = about.size ?? [height, width]; // what is left below and to the right of whole patches is cut off
+  const [down, across] = size.map((side, axis) => Math.min(side, grid[axis] * about.stride[axis]));
+  if (!about.size) return [0, 0, down / height, across / width];
   const { h, w, top, left } = geometry(about, about.resized ?? [height, width]);
-  return [top / h, left / w, about.size[0] / h, about.size[1] / w];
+  return [top / h, left / w, down / h, across / w];
 }
 
 // --- resizing: the file can do it too, but takes seconds for a photograph ---

@@ -80,7 +80,7 @@ class Packing:
             return [outputs[row, start:stop] for row, (start, stop) in zip(self.slots[:, 0], self.spans)]
         return outputs[self.slots[:, 0], self.slots[:, 1]]
 
-    def spread(self, values: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
+    def spread(self, values: Sequence[Any] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return one value per image, such as its label, in the form that `fit` needs along with `inputs`.
 
         Args:
@@ -104,7 +104,13 @@ class Packing:
 
 
 def arrange(
-    images: Sequence[np.ndarray], config: ViTConfig, tokens: int, slots: int, rows: int | None = None
+    images: Sequence[np.ndarray],
+    config: ViTConfig,
+    tokens: int,
+    slots: int,
+    rows: int | None = None,
+    *,
+    largest_first: bool = True,
 ) -> Packing:
     """Pack images of any sizes into sequences: the largest first, each into the first sequence with room for it.
 
@@ -114,6 +120,8 @@ def arrange(
         tokens: Length of a sequence.
         slots: Most images in one.
         rows: Round the number of sequences up to a multiple of this by adding empty ones.
+        largest_first: Whether to begin with the largest images, which usually takes the fewest sequences. Otherwise,
+            images are placed in their order.
 
     Returns:
         A `Packing`.
@@ -129,7 +137,8 @@ def arrange(
         ([[0, 1], [0, 2], [0, 0]], ((2, 2), (1, 3), (4, 4)))
     """
     grids, counts = grids_and_tokens(images, config, tokens)
-    places = _first_fit(counts, tokens, slots, sorted(range(len(counts)), key=lambda image: -counts[image]))
+    order = sorted(range(len(counts)), key=lambda image: -counts[image] if largest_first else image)
+    places = _first_fit(counts, tokens, slots, order)
     used = 1 + max(row for row, _, _ in places)
     return _fill(images, config, grids, counts, places, (-(-used // (rows or 1)) * (rows or 1), tokens, slots))
 

@@ -344,8 +344,10 @@ class PackedBatches(keras.utils.PyDataset):
         return len(self.groups)
 
     def __getitem__(self, number: Any) -> Any:
-        group = self.groups[number]
-        packing = self.model.arrange([self.images[n] for n in group], self.rows)
+        group, model = self.groups[number], self.model
+        images = [self.images[n] for n in group]
+        # Placed as `batches_of` did. Another order, even with the largest first, may need more rows.
+        packing = arrange(images, model.config, model.tokens, model.images, self.rows, largest_first=False)
         return packing.inputs, *packing.spread(self.targets[group])
 
     def on_epoch_end(self) -> None:

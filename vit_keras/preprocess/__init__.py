@@ -31,7 +31,7 @@ from .._internal.validate import as_array, check_fields, is_number, positive_int
 from ..resampling import PICTURES, picture_filter
 from .images import check_readable, read, resize_in_steps
 from .json_formats import IMAGENET_MEAN, IMAGENET_STD, crop_fraction, hugging_face_fields, timm_fields
-from .pixels import gray_levels, in_tensorflow_graph, is_plausible_range, preprocess_inputs, rescaled
+from .pixels import gray_levels, in_tensorflow_graph, is_plausible_range, preprocess_inputs, rescaled, to_uint8
 
 if TYPE_CHECKING:
     from .layer import Preprocess
@@ -380,8 +380,10 @@ def _batch(images: Any) -> Any:
     if isinstance(images, (list, tuple)):
         return map(_to_numpy, images)
     images = _to_numpy(images)
-    paths = isinstance(images, np.ndarray) and images.ndim == 1 and images.dtype.kind in "OU"
-    return images if paths or (isinstance(images, np.ndarray) and images.ndim == 4) else [images]
+    if isinstance(images, np.ndarray) and images.ndim == 4 and images.size:
+        return to_uint8(images)  # one range of floats for all: alone, a dark image would seem to be in another
+    many = isinstance(images, np.ndarray) and (images.ndim == 4 or (images.ndim == 1 and images.dtype.kind in "OU"))
+    return images if many else [images]
 
 
 def _to_numpy(images: Any) -> Any:

@@ -11,7 +11,6 @@ import re
 import urllib.error
 import urllib.parse
 import urllib.request
-import warnings
 from collections.abc import Callable
 from typing import IO, Any, TypeAlias, Union
 
@@ -19,6 +18,7 @@ import numpy as np
 from PIL import ExifTags, Image
 
 from .._internal.validate import size_pair
+from .._internal.warn import ignore_in_process
 from ..resampling import picture_filter, resize_bilinear
 from .pixels import check_pixels, gray, pixel_range, to_pixels, to_uint8
 
@@ -293,10 +293,9 @@ def decode(file: Any, what: Any, max_pixels: int = MAX_PIXELS) -> Image.Image:
         Traceback (most recent call last):
         ValueError: An error occurred reading notes.txt: cannot identify image file. It is ...
     """
+    ignore_in_process(Image.DecompressionBombWarning)  # threads read images, and the size is checked here
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            return Image.open(file)
+        return Image.open(file)
     except Image.DecompressionBombError as error:
         raise ValueError(f"An error occurred reading {what}: {_of_pillows_limit(error, max_pixels)}") from None
     except (FileNotFoundError, PermissionError) as error:

@@ -13,6 +13,7 @@ from .._internal.warn import warn_caller
 __all__ = ["check_pixels", "gray", "gray_levels", "grey", "pixel_range", "preprocess_inputs", "to_pixels", "to_uint8"]
 
 _AT_ONCE = 1 << 20  # values that are in float64 at one time
+_LIMITS = {"[-1, 1]": (-1.0, 1.0), "[0, 1]": (0.0, 1.0), "[0, 255]": (0.0, 255.0)}
 
 
 def to_pixels(image: np.ndarray) -> np.ndarray:
@@ -115,14 +116,22 @@ def check_pixels(images: Any, expected: str = "[-1, 1]") -> bool:
         >>> check_pixels(np.array([-1.0, 1.0], "float32"))
         True
     """
-    one_of(expected, "expected", ("[-1, 1]", "[0, 1]", "[0, 255]"))
+    limits = _LIMITS[one_of(expected, "expected", tuple(_LIMITS))]
     array = numbers(images, "images")
-    found = pixel_range(array)
-    if found == expected or not array.size:
+    if not array.size:
         return True
+    low, high = float(array.min()), float(array.max())
+    if np.issubdtype(array.dtype, np.integer):
+        plausible = expected == "[0, 255]"
+    else:
+        plausible = is_plausible_range((low, high), limits)
+    if plausible:
+        return True
+    found = pixel_range(array)
+    looks = f"look like {found} (from {low:.3g} to {high:.3g})" if found != expected else f"are {low:.3g} to {high:.3g}"
     warn_caller(
-        f"These pixels look like {found} (from {array.min():.3g} to {array.max():.3g}), but the model expects "
-        f"{expected}. Use vit_keras.vit.preprocess_inputs on pixels in [0, 255]."
+        f"These pixels {looks}, but the model expects {expected}. "
+        "Use vit_keras.vit.preprocess_inputs on pixels in [0, 255]."
     )
     return False
 
@@ -145,7 +154,9 @@ def is_plausible_range(received: tuple[float, float], expected: tuple[float, flo
     others = [other for other in ((0, 255), (0, 1), (-1, 1)) if max(np.abs(np.subtract(other, expected))) > 0.02]
     if any(abs(low - first) < 0.02 and abs(high - last) < 0.02 for first, last in others):
         return False
-    return not (least < -margin and 0 <= low < 0.25 and high <= 1)  # in [0, 1]; from 0.25 on, a bright image
+    if least >= 0 and most > 2 >= high:  # in [0, 1] or [-1, 1], as `pixel_range` has it
+        return False
+    return not (least < -margin and 0 <= low < 0.25 and high < 1.25)  # in [0, 1]; from 0.25 on, a bright image
 
 
 def in_tensorflow_graph(images: Any) -> bool:

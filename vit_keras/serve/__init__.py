@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from .http import Server
 
-__all__ = ["running", "serve"]
+__all__ = ["running", "serve", "serve_when_opened"]
 
 _PACKAGES = ("onnxruntime", "prometheus_client", "python_multipart", "starlette", "uvicorn")
 
@@ -44,9 +44,9 @@ def serve(
         host: Name or address of the network interface; `"0.0.0.0"` for all.
         port: Number of the port; 0 for any that is free.
         on_start: Called with the address once the server listens.
-        **options: `name`, of the model; `threads`, of one computation; `workers`, how many requests are computed at
-            once (2); `batch`, how many are computed together (1); `timeout`, seconds for each step of a request (30);
-            and all other limits of `vit_keras.serve.limits.Limits`, such as `body` and `pixels`.
+        **options: `name`, of the model; `threads` that compute, shared by the workers; `workers`, how many requests are
+            computed at once (2); `batch`, how many are computed together (1); `timeout`, seconds for each step of a
+            request (30); and all other limits of `vit_keras.serve.limits.Limits`, such as `body` and `pixels`.
 
     Raises:
         FileNotFoundError: The file does not exist.
@@ -56,11 +56,43 @@ def serve(
         ValueError: The file cannot be served, or an option is out of range.
 
     Example:
-        >>> serve("no_such_file.onnx")  # doctest: +IGNORE_EXCEPTION_DETAIL
+        >>> serve("no_such_file.onnx", port=0)  # doctest: +IGNORE_EXCEPTION_DETAIL
         Traceback (most recent call last):
         FileNotFoundError: ...
     """
-    with _opened(model, host, port, options, on_start) as (server, _):
+    serve_when_opened(lambda: model, host, port, on_start=on_start, **options)
+
+
+def serve_when_opened(
+    open_model: Callable[[], Any],
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    *,
+    on_start: Callable[[str], None] | None = None,
+    **options: Any,
+) -> None:
+    """Serve a model that is opened, and downloaded, once the options, the packages and the port are found to be right.
+
+    Args:
+        open_model: Returns the model or the path of the file; see `serve`.
+        host: See `serve`.
+        port: See `serve`.
+        on_start: See `serve`.
+        **options: See `serve`.
+
+    Raises:
+        FileNotFoundError: The file does not exist.
+        ImportError: A package is missing.
+        OSError: The port is taken.
+        TypeError: There is no such option.
+        ValueError: The file cannot be served, or an option is out of range.
+
+    Example:
+        >>> serve_when_opened(lambda: "no_such_file.onnx", port=0)  # doctest: +IGNORE_EXCEPTION_DETAIL
+        Traceback (most recent call last):
+        FileNotFoundError: ...
+    """
+    with _opened(open_model, host, port, options, on_start) as (server, _):
         server.run()
 
 
@@ -86,7 +118,7 @@ def running(model: str | os.PathLike[str] | keras.Model, **options: Any) -> Iter
         ...     urllib.request.urlopen(f"{address}/v2").read()
     """
     host, port = options.pop("host", "127.0.0.1"), options.pop("port", 0)
-    with _opened(model, host, port, options) as (server, address):
+    with _opened(lambda: model, host, port, options) as (server, address):
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()
         try:
@@ -120,7 +152,7 @@ def _exported(model: Any) -> Iterator[str | os.PathLike[str]]:
 
 @contextlib.contextmanager
 def _opened(
-    model: Any,
+    open_model: Callable[[], Any],
     host: str,
     port: int,
     options: Mapping[str, Any],
@@ -146,10 +178,12 @@ def _opened(
     if positive_integer(port, "port", least=0) > 65535:
         raise ValueError(f"port must be from 0 to 65535. Received: {port}")
     limits = Limits(**options)
-    with _exported(model) as path, contextlib.ExitStack() as stack:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listen = functools.partial(socket.create_server, (host, port), family=family)
+    listen().close()  # a port that is taken is found before a model is downloaded
+    with _exported(open_model()) as path, contextlib.ExitStack() as stack:
         engine = Engine(path, threads=threads, name=name)
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = stack.enter_context(socket.create_server((host, port), family=family))
+        listener = stack.enter_context(listen())
         host, port = listener.getsockname()[:2]
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         app = App(engine, limits, threads=workers, batch=batch)

@@ -28,7 +28,7 @@ from .. import __version__
 from .._internal import html_page
 from .._internal.validate import did_you_mean
 from .engine import Engine
-from .estimate import at_once, bytes_of_run
+from .estimate import bytes_of_run
 from .http import RETRY
 from .jobs import Work, Workers
 from .limits import Limits
@@ -79,7 +79,7 @@ class App:
         self.metrics: Metrics = Metrics()
         self.metrics.pending.set_function(lambda: self._clients.total())
         self.unsent: Callable[[], int] = lambda: 0
-        most = functools.partial(at_once, engine)
+        most = functools.partial(self.limits.at_once, engine)
         self.workers: Workers = Workers(self._run, threads=threads, batch=batch, at_once=most)
         self.stopping = False
         self._clients: collections.Counter[str] = collections.Counter()

@@ -15,7 +15,7 @@ from ..preprocess import Preprocessing
 
 __all__ = ["DATATYPES", "Engine"]
 
-DATATYPES = {"tensor(uint8)": "UINT8", "tensor(float)": "FP32", "tensor(int64)": "INT64", "tensor(string)": "BYTES"}
+DATATYPES = {"tensor(uint8)": "UINT8", "tensor(float)": "FP32", "tensor(int64)": "INT64"}
 """The Open Inference Protocol's name of each type of onnxruntime that an exported file has."""
 _PROVIDERS = ("CUDAExecutionProvider", "CPUExecutionProvider")
 
@@ -25,7 +25,7 @@ class Engine:
 
     Args:
         path: The `.onnx` file. It takes `images`, uint8 `(batch, height, width, 3)`.
-        threads: Threads that compute one batch; `None` for as many as there are cores.
+        threads: Threads that compute, shared by all who call `run`; `None` for as many as there are cores.
         name: The name of the model; `None` for that in the file, or the file's own. It stands in addresses: what is
             neither a letter, a digit, a dot nor a hyphen becomes an underscore.
 
@@ -38,7 +38,7 @@ class Engine:
 
     Raises:
         FileNotFoundError: The file does not exist.
-        ValueError: It is not an ONNX file, or it does not take images.
+        ValueError: It is not an ONNX file, it does not take images, or an output has a type that is not served.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, threads: int | None = None, name: str | None = None):
@@ -74,6 +74,9 @@ class Engine:
                 "writes with preprocessing=True for models of 1 or 3 channels: images, uint8 (batch, height, width, 3) "
                 "of any size."
             )
+        for output, (kind, _) in self.outputs.items():
+            if kind not in DATATYPES.values():
+                raise ValueError(f"{path} has the output {output} of type {kind}. Served are {', '.join(DATATYPES)}.")
         scores = self.outputs.get("probabilities", ("", [-1]))[1][-1]
         if self.labels is not None and scores not in (-1, len(self.labels)):
             raise ValueError(f"{path} has {len(self.labels)} labels for {scores} classes. Export the model again.")

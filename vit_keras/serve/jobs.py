@@ -39,8 +39,8 @@ class Workers:
         threads: How many jobs, or batches, are done at once.
         batch: How many jobs at most are computed together. Only images of one size can be.
         wait: Seconds that an incomplete batch waits for more.
-        at_once: How many images of a `(height, width)` one run computes at most; more are computed in several. `None`:
-            any number.
+        at_once: How many images of a `(height, width)` one run computes at most, for outputs of these names. Jobs of
+            more together are not in one batch, and a job of more is computed in several runs. `None`: any number.
 
     Example:
         >>> workers = Workers(lambda images, outputs: {"sum": images.sum((1, 2, 3))}, threads=1)
@@ -57,7 +57,7 @@ class Workers:
         threads: int = 2,
         batch: int = 1,
         wait: float = 0.005,
-        at_once: Callable[[tuple[int, int]], int] | None = None,
+        at_once: Callable[[tuple[int, int], Sequence[str]], int] | None = None,
     ):
         self._run, self._batch, self._wait, self._at_once = run, batch, wait, at_once
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
@@ -71,7 +71,7 @@ class Workers:
         Args:
             prepare: Reads the request, in one of the threads. It is forgotten, with the request that it holds, as soon
                 as it has run or the job is cancelled.
-            timeout: Seconds after which the job is given up: it is not begun, and between two runs it ends.
+            timeout: Seconds after which the job is given up: it is not begun, or it ends between two runs.
 
         Returns:
             What will have the result, or the exception of one of the functions. A job that has not begun can be
@@ -114,32 +114,57 @@ class Workers:
             prepare = job.taken()
             if prepare is not None and job.future.set_running_or_notify_cancel():
                 try:
-                    work = prepare()
-                    groups.setdefault((work.images.shape[1:], work.outputs), []).append((work, job))
+                    if time.monotonic() > job.until:
+                        raise TimeoutError("The job was given up.")
+                    self._add(prepare(), job, groups)
                 except Exception as error:
                     job.future.set_exception(error)
             prepare = None  # it holds the request
-        for (_, outputs), group in groups.items():
-            try:
-                images = [work.images for work, _ in group]
-                until = max(job.until for _, job in group)
-                found = self._run_in_parts(images[0] if len(images) == 1 else np.concatenate(images), outputs, until)
-            except Exception as error:
-                for _, job in group:
-                    job.future.set_exception(error)
-                continue
-            start = 0
-            for work, job in group:
-                part = slice(start, start + len(work.images))
-                start += len(work.images)
-                try:
-                    job.future.set_result(work.finish({name: value[part] for name, value in found.items()}))
-                except Exception as error:
-                    job.future.set_exception(error)
+        for group in groups.values():
+            self._compute_together(group)
 
-    def _run_in_parts(self, images: np.ndarray, outputs: Sequence[str], until: float) -> Mapping[str, np.ndarray]:
-        step = len(images) if self._at_once is None else self._at_once(images.shape[1:3])
-        if len(images) <= step:
+    def _add(self, work: Work, job: _Job, groups: dict[Any, list[tuple[Work, _Job]]]) -> None:
+        """Add a job to its group, which is computed once it is full: only a few small images wait for others."""
+        most = self._most(work)
+        group = groups.setdefault((work.images.shape[1:], work.outputs), [])
+        if sum(len(each.images) for each, _ in (*group, (work, job))) > most:
+            self._compute_together(group)
+            group.clear()
+        group.append((work, job))
+        if len(work.images) >= most:
+            self._compute_together(group)
+            group.clear()
+
+    def _compute_together(self, group: Sequence[tuple[Work, _Job]]) -> None:
+        """Compute jobs with images of one size and the same outputs."""
+        if not group:
+            return
+        try:
+            images = [work.images for work, _ in group]
+            until = max(job.until for _, job in group)
+            work = dataclasses.replace(group[0][0], images=images[0] if len(images) == 1 else np.concatenate(images))
+            found = self._run_in_parts(work, until)
+        except Exception as error:
+            for _, job in group:
+                job.future.set_exception(error)
+            return
+        start = 0
+        for work, job in group:
+            part = slice(start, start + len(work.images))
+            start += len(work.images)
+            try:
+                job.future.set_result(work.finish({name: value[part] for name, value in found.items()}))
+            except Exception as error:
+                job.future.set_exception(error)
+
+    def _most(self, work: Work) -> float:
+        """Return how many images such as those of a job one run computes at most."""
+        return math.inf if self._at_once is None else self._at_once(work.images.shape[1:3], work.outputs)
+
+    def _run_in_parts(self, work: Work, until: float) -> Mapping[str, np.ndarray]:
+        images, outputs = work.images, work.outputs
+        step = int(min(self._most(work), len(images)))
+        if len(images) == step:
             return self._run(images, outputs)
         found: dict[str, np.ndarray] = {}
         for start in range(0, len(images), step):
@@ -148,7 +173,7 @@ class Workers:
             for name, value in self._run(images[start : start + step], outputs).items():
                 if name not in found:
                     found[name] = np.empty((len(images), *value.shape[1:]), value.dtype)
-                found[name][start : start + step] = value  # of one run at a time, two copies are in memory
+                found[name][start : start + len(value)] = value  # of one run at a time, two copies are in memory
         return found
 
 

@@ -6,12 +6,12 @@ import dataclasses
 import functools
 import ipaddress
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from starlette.exceptions import HTTPException
 
 from .engine import Engine
-from .estimate import bytes_of_answer, bytes_of_run, least, pixels_of
+from .estimate import at_once, bytes_of_answer, bytes_of_run, least, pixels_of
 
 __all__ = ["Limits"]
 
@@ -28,7 +28,8 @@ class Limits:
     Attributes:
         body: Bytes of a request.
         pixels: Pixels of an image, or of all images of one request: as sent, while they are resized, or resized.
-        memory: Bytes that the model may need for one request, as estimated before it is computed.
+        memory: Bytes that the model may need for one request, or for several in a batch, as estimated before they are
+            computed.
         answer: Bytes of an answer, estimated in the same way.
         pending: Requests that are read, wait or are computed; more get the status 503.
         per_client: Those of one address; more get the status 429. `None`: 32, and any number from this machine, where
@@ -114,8 +115,7 @@ class Limits:
         if pixels > self.pixels:
             message = f"{what} have {pixels:,} pixels where the model resizes them, and at most {self.pixels:,} are"
             raise HTTPException(413, f"{message} taken. Send fewer or smaller ones.")
-        arrays = bytes_of_answer(engine, count, size, dict.fromkeys(outputs, True))
-        needed = bytes_of_run(engine, count, size) + COPIES * arrays
+        needed = _bytes_needed(engine, count, size, outputs)
         if needed > self.memory:
             message = f"{what} would need about {_mb(needed)} of memory, and at most {_mb(self.memory)} are given."
             raise HTTPException(413, f"{message} Send smaller ones.")
@@ -123,6 +123,25 @@ class Limits:
         if needed > self.answer:
             message = f"The answer to {what} would have about {_mb(needed)}, and at most {_mb(self.answer)} are sent."
             raise HTTPException(413, f"{message} Ask for fewer images or outputs, or for binary ones.")
+
+    def at_once(self, engine: Engine, size: Sequence[int], outputs: Iterable[str]) -> int:
+        """Return how many images are computed together, of one request or of several, so that the memory suffices.
+
+        Args:
+            engine: The model.
+            size: `(height, width)` of each.
+            outputs: The wanted outputs.
+        """
+        count = at_once(engine, size)
+        while count > 1 and _bytes_needed(engine, count, size, outputs) > self.memory:
+            count //= 2
+        return count
+
+
+def _bytes_needed(engine: Engine, count: int, size: Sequence[int], outputs: Iterable[str]) -> int:
+    """Return the memory that a run and its outputs need."""
+    arrays = bytes_of_answer(engine, count, size, dict.fromkeys(outputs, True))
+    return bytes_of_run(engine, count, size) + COPIES * arrays
 
 
 @functools.lru_cache(maxsize=1024)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,8 +11,9 @@ import numpy as np
 from PIL import Image
 from starlette.exceptions import HTTPException
 
+from .._internal.warn import ignore_in_process
 from ..preprocess import Preprocessing
-from ..preprocess.images import MAX_ENLARGED, ManyScans, read, resize_in_steps
+from ..preprocess.images import MAX_ENLARGED, MAX_PIXELS, ManyScans, read, resize_in_steps
 from ..visualize.maps import attention_rollout
 from ..visualize.recording import Recording
 
@@ -30,7 +30,7 @@ def read_picture(data: bytes, max_pixels: int) -> np.ndarray:
 
     Args:
         data: The content of a file.
-        max_pixels: Larger ones are refused.
+        max_pixels: Larger ones are refused, and those that `vit_keras.utils.read` does not decode.
 
     Returns:
         uint8 `(height, width, 3)`.
@@ -44,12 +44,12 @@ def read_picture(data: bytes, max_pixels: int) -> np.ndarray:
         >>> read_picture(file.getvalue(), max_pixels=24).shape
         (4, 6, 3)
     """
+    max_pixels = min(max_pixels, MAX_PIXELS, 2 * (Image.MAX_IMAGE_PIXELS or MAX_PIXELS))  # above, Pillow refuses
+    ignore_in_process(Warning, r"PIL\.")  # which clients cause, and which quote their files
     Image.init()
     known = [name for name in FORMATS if name in Image.OPEN]
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what is checked below
-            image = Image.open(io.BytesIO(data), formats=known)
+        image = Image.open(io.BytesIO(data), formats=known)
     except Image.DecompressionBombError:
         message = f"The image has more pixels than are taken, {max_pixels:,}. Send a smaller image."
         raise HTTPException(413, message) from None
@@ -93,10 +93,14 @@ def resized(picture: np.ndarray, preprocessing: Preprocessing | None, max_pixels
     if preprocessing is None or preprocessing.image_size is None:
         return picture
     (height, width), (size, _) = picture.shape[:2], preprocessing.geometry(picture.shape[:2], preprocessing.image_size)
+    max_pixels = min(max_pixels, MAX_ENLARGED)
     if size[0] * size[1] > max(max_pixels, height * width):
         message = f"The image of {width}×{height} pixels would be enlarged to {size[1]}×{size[0]} for the model, and"
         raise HTTPException(413, f"{message} at most {max_pixels:,} pixels are taken. Crop it.")
-    return resize_in_steps(picture, size, preprocessing.interpolation)
+    try:
+        return resize_in_steps(picture, size, preprocessing.interpolation)
+    except ValueError as error:  # on its way, it would have more pixels than are made for any caller
+        raise HTTPException(413, str(error)) from None
 
 
 def attention_maps(
@@ -116,7 +120,7 @@ def attention_maps(
             patches.
 
     Returns:
-        `grid`, the patches down and across; `box`, what the model sees: top, left, height and width as shares of the
+        `grid`, the patches down and across; `box`, what they cover: top, left, height and width as shares of the
         image; `rollout`, the map of all blocks, and `layers`, one of each head of each block: numbers of the patches
         in rows. `None` if tokens and patches cannot be told apart.
 
@@ -139,9 +143,13 @@ def attention_maps(
     fused = np.stack([each.mean(axis=1) for each in scores])
     blocks, names = tuple(range(len(scores))), tuple(map(str, range(prefix)))
     recording = Recording((), grid, names, blocks, (1, 1), start, head_fusion="mean", attention=fused)
+    top, left, *box = _box(picture, preprocessing, patches or {})
+    if patches is not None:  # what is left below and to the right of whole patches is cut off
+        sides = zip(box, grid, patches["stride"], patches["size"] or size)
+        box = [share * min(1, count * step / side) for share, count, step, side in sides]
     return {
         "grid": list(grid),
-        "box": _box(picture, preprocessing, patches or {}),
+        "box": [top, left, *box],
         "rollout": _rounded(attention_rollout(recording)[0]),
         "layers": [[_rounded(head) for head in layer] for layer in rows],
     }

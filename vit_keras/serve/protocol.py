@@ -13,6 +13,7 @@ import numpy as np
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from .._internal.plain_json import as_json
 from .engine import Engine
 
 __all__ = ["VERSION", "Inference", "json_response", "read_request", "write_response"]
@@ -40,11 +41,11 @@ class Inference:
 
 
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Return an answer in JSON. Unlike Starlette's, it may have numbers that are none, which a model can return.
+    """Return an answer in JSON, with null for numbers that are not finite, which a model can return.
 
     Example:
         >>> json_response({"ready": True, "score": float("nan")}).body
-        b'{"ready":true,"score":NaN}'
+        b'{"ready":true,"score":null}'
     """
     return Response(_json(value), status, headers, "application/json")
 
@@ -132,7 +133,7 @@ def _numbers(value: np.ndarray) -> Iterator[bytes]:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))
+    return as_json(value, separators=(",", ":"))
 
 
 def _header_end(body: bytes, headers: Mapping[str, str]) -> int:

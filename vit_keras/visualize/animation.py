@@ -15,7 +15,7 @@ from PIL import Image, ImageChops, ImageDraw, ImageFont, ImageStat
 
 from .._internal.atomic import complete
 from .._internal.validate import expanded, one_of, positive_integer
-from .figures import Look, of_one_image, sized
+from .figures import Look, look_of, of_one_image, sized
 from .options import check_options, parameters_of
 from .overlays import as_picture
 
@@ -67,7 +67,7 @@ def animate(
         raise ValueError(f"fps must be in (0, 50], the range of a GIF. Received: {fps}")
     size = None if size is None else positive_integer(size, "size")
     if hasattr(frames, "attention"):
-        frames = _recorded_frames(of_one_image(frames, image), over, size or _SIZE, Look(**look))
+        frames = _recorded_frames(of_one_image(frames, image), over, size or _SIZE, look_of(look, animate))
         common = _palette([Image.fromarray(frame) for frame in frames])
     elif isinstance(frames, (str, bytes, os.PathLike, Image.Image)) or not isinstance(frames, Iterable):
         raise ValueError(f"frames must be a recording or an iterable of images. Received: {type(frames).__name__}")

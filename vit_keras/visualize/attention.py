@@ -45,7 +45,8 @@ def attention_map(
             fine-tuned model, nested to any depth.
         image: An array of pixels `(height, width)`, `(height, width, channels)` or `(batch, height, width, channels)`
             in [0, 255], or of floats in [-1, 1]; anything that `vit_keras.utils.read` reads; or a list of these.
-            An image of a different size is stretched to the size of the model.
+            An image of a different size is stretched to the size of the model. For a model that takes images of any
+            size, those of one call must have one size.
         method: The kind of map. `None` selects rollout or, with a target, relevance.
             {methods}
         target: The class that the map is for, or any other target of `record`. With `None`, a method that needs a

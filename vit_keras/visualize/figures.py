@@ -13,13 +13,14 @@ import itertools
 import math
 import operator
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from .colors import Clip, Cmap, color, limits_of, percentiles, scaled, stretch
+from .options import check_options, parameters_of
 from .overlays import as_map, as_picture, lay, upsample
 from .recording import of_images
 
@@ -85,6 +86,7 @@ def plot_maps(
 
     Raises:
         ValueError: There are no maps, or an argument cannot be drawn.
+        TypeError: There is no such option.
         ImportError: Matplotlib is not installed.
 
     Example:
@@ -96,7 +98,7 @@ def plot_maps(
     if not isinstance(maps, Mapping) or not maps:
         received = "{}" if isinstance(maps, Mapping) else type(maps).__name__
         raise ValueError(f"maps must be {{name: map}} with one map or more. Received: {received}")
-    return _small_multiples(dict(maps), as_picture(image), Look(**look), ax, columns, show_image, 2.2)
+    return _small_multiples(dict(maps), as_picture(image), look_of(look, plot_maps), ax, columns, show_image, 2.2)
 
 
 def plot_heads(
@@ -123,6 +125,7 @@ def plot_heads(
 
     Raises:
         ValueError: The recording has no attention, or its heads were fused; there is no such layer or image.
+        TypeError: There is no such option.
         ImportError: Matplotlib is not installed.
 
     Example:
@@ -135,7 +138,7 @@ def plot_heads(
 
     recording = of_one_image(recording, image)
     maps = {f"head {n}": heat for n, heat in enumerate(cls_attention(recording, layer)[0])}
-    return _small_multiples(maps, recording.images[0], Look(**look), ax, columns, False, 1.6)
+    return _small_multiples(maps, recording.images[0], look_of(look, plot_heads), ax, columns, False, 1.6)
 
 
 def plot_layers(
@@ -163,6 +166,7 @@ def plot_layers(
 
     Raises:
         ValueError: The recording has no attention, or there is no such image.
+        TypeError: There is no such option.
         ImportError: Matplotlib is not installed.
 
     Example:
@@ -173,12 +177,12 @@ def plot_layers(
     """
     from .maps import cls_attention
 
-    recording = of_one_image(recording, image)
+    chosen, recording = look_of(look, plot_layers), of_one_image(recording, image)
     if recording.heads is not None:
         rows = recording.attention[:, 0]
         rows = rows if rows.ndim == 2 else np.einsum("q,lqk->lk", recording.readout[0], rows)
         maps = {f"layer {n}": heat for n, heat in zip(recording.layers, recording.patches(rows))}
-        return _small_multiples(maps, recording.images[0], Look(**look), ax, None, False, 1.6)
+        return _small_multiples(maps, recording.images[0], chosen, ax, None, False, 1.6)
     maps = np.stack([cls_attention(recording, layer)[0] for layer in recording.layers])
     opaque = Look(**{"interpolation": "nearest", "clip": "inner", **look})
     return _matrix(maps, recording.layers, recording.images[0].shape[:2], opaque, ax)
@@ -225,6 +229,17 @@ class Look:
 
     def over(self, pixels: np.ndarray, values: np.ndarray) -> np.ndarray:
         return lay(pixels, values, self.cmap, self.alpha, self.interpolation)
+
+
+def look_of(options: Mapping[str, Any], function: Callable[..., Any]) -> Look:
+    """Return the look that a function's further options describe.
+
+    Raises:
+        TypeError: There is no such option.
+    """
+    known = [*parameters_of(function, without=("look",)), *(field.name for field in dataclasses.fields(Look))]
+    check_options(options, known, function.__name__)
+    return Look(**options)
 
 
 def of_one_image(recording: Any, image: int) -> Any:

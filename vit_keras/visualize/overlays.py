@@ -216,8 +216,9 @@ def _share(heat: np.ndarray, clip: Clip = 100) -> np.ndarray:
     else:
         low, high = percentiles(clip)
         low, high = (np.percentile(heat, low) if low else 0.0), np.percentile(heat, high)
-    high = high if high > low else heat.max()  # equal: a single patch above the rest
-    return (heat - low) / (high - low) if high > low else np.zeros_like(heat)
+    if not high > low:  # a single patch above or below the rest
+        low, high = min(low, heat.min()) if low else low, heat.max()
+    return (heat - low) / (high - low) if high > low else (heat > 0).astype("float64")
 
 
 def lay(pixels: np.ndarray, values: np.ndarray, cmap: Cmap, alpha: float, interpolation: str) -> np.ndarray:

@@ -69,7 +69,8 @@ def record_packed(packed: PackedTransformer, images: Sequence[np.ndarray]) -> li
     recordings = []
     for image, grid, (row, slot), (start, stop) in zip(images, packing.grids, packing.slots, packing.spans):
         own = slice(start, stop)
-        here = 1.0 if np.isfinite(image).all() else np.nan  # packed, such an image is computed as zeros
+        output = outputs[row, own] if packing.of_tokens else outputs[row, slot]
+        here = np.nan if np.isnan(output).any() else 1.0  # lost: the model has computed with zeros
         pooling = arrays["pooling"][0][row, :, slot, own][None] * here if arrays["pooling"] else None
         recordings.append(
             Recording(

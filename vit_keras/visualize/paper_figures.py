@@ -14,7 +14,9 @@ import numpy as np
 from PIL import Image
 
 from .. import anatomy
-from .._internal.validate import numbers, one_of
+from .._internal.validate import as_array, numbers, one_of
+from ..preprocess.images import read
+from ..preprocess.pixels import to_uint8
 from .analysis import embedding_filters, mean_attention_distance, position_similarity
 from .attention import attention_map
 from .colors import Clip
@@ -346,10 +348,15 @@ def _mean_distance(recorder: Recorder, images: Any) -> tuple[np.ndarray, tuple[i
 
 def _pictures(images: Any) -> Iterator[Any]:
     """Yield one image after the other, out of one, a batch, or an iterable of either."""
-    one = (str, bytes, os.PathLike, Image.Image)
-    if isinstance(images, one) or len(getattr(images, "shape", ())) in (2, 3) or not hasattr(images, "__iter__"):
+    one, axes = (str, bytes, bytearray, memoryview, os.PathLike, Image.Image), len(getattr(images, "shape", ()))
+    if hasattr(images, "read"):  # a file, which can be read only once
+        yield read(images, None)
+        return
+    if isinstance(images, one) or axes in (2, 3) or not hasattr(images, "__iter__"):
         yield images
         return
+    if axes == 4:
+        images = to_uint8(as_array(images))  # one range of floats for all
     for image in images:
         yield from _pictures(image)
 

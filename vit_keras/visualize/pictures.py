@@ -117,9 +117,20 @@ class ModelInputs:
         self._normalize = own.normalize if preprocess == "own" else preprocess
 
     def size_of(self, pictures: Sequence[np.ndarray]) -> tuple[int, int]:
-        """Return the size that images get for the model: its own, or the first image's if that is open."""
+        """Return the size that images get for the model: its own, or the first image's if that is open.
+
+        Raises:
+            ValueError: It is open, the images have several sizes, and no layer brings them to one.
+        """
         height, width = self._size
-        return height or pictures[0].shape[0], width or pictures[0].shape[1]
+        first, *others = dict.fromkeys((height or p.shape[0], width or p.shape[1]) for p in pictures)
+        if others and len({self.seen_size(size) for size in (first, *others)}) > 1:
+            raise ValueError(
+                f"The model {self.model.name!r} takes images of any size, but those of one call must have one size. "
+                f"Received: {first[0]} x {first[1]} and {others[0][0]} x {others[0][1]} pixels. Pass one image at a "
+                "time, or resize them."
+            )
+        return first
 
     def seen_size(self, size: tuple[int, int]) -> tuple[int, int]:
         """Return the size in which the ViT inside sees images of a size; a layer before it may resize them."""
@@ -139,10 +150,10 @@ class ModelInputs:
         Returns:
             float32 `(batch, height, width, channels)` as the model takes it; and images to draw on, in uint8 RGB.
         """
-        size, rows, drawn = None, [], []
+        rows, drawn = [], []
         for picture in pictures_of(images, self.channels):
             self._hint_at_resize(picture.shape[:2])
-            size = size or self.size_of([picture])
+            size = self.size_of([*rows[-1:], picture])
             rows.append(resize_image(picture, size, self._interpolation, rounded=False))
             drawn.append(no_larger(displayable(picture)))
         return self._normalized(np.stack(rows)), drawn

@@ -95,7 +95,10 @@ def serve(parser: argparse.ArgumentParser) -> None:
         "--workers", type=integer(), default=2, metavar="N", help="requests computed at once; default: 2"
     )
     parser.add_argument(
-        "--threads", type=integer(), metavar="N", help="threads per worker; default: the number of cores"
+        "--threads",
+        type=integer(),
+        metavar="N",
+        help="threads that compute, shared by the workers; default: the number of cores",
     )
     parser.add_argument(
         "--batch",
@@ -123,21 +126,21 @@ def serve(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--pending",
-        type=integer(0),
+        type=integer(),
         default=64,
         metavar="N",
         help="maximum number of waiting requests; further ones get status 503; default: 64",
     )
     parser.add_argument(
         "--per-client",
-        type=integer(0),
+        type=integer(),
         metavar="N",
         help="maximum number of waiting requests per address; further ones get status 429; default: 32, and no limit "
         "for this machine",
     )
     parser.add_argument(
         "--connections-per-client",
-        type=integer(0),
+        type=integer(),
         metavar="N",
         help="maximum number of connections per address; default: 128, and no limit for this machine",
     )

@@ -21,6 +21,7 @@ from ...anatomy import (
     NUMBERS,
     class_names,
     has_attention,
+    image_shape,
     lack_of_classes,
     output_names,
     predictions,
@@ -405,9 +406,9 @@ def explained_pictures(
     pictures = [small(expanded(folder) / evaluation.paths[number]) for number in chosen]
     overlays: list[np.ndarray | None] = [None] * len(pictures)
     if has_attention(model) and not openvino.is_active():
-        overlays = []
-        for first in range(0, len(pictures), _MAP_BATCH):
-            overlays.extend(attention_map(model, pictures[first : first + _MAP_BATCH], method="relevance"))
+        overlays, step = [], 1 if None in image_shape(model)[1:3] else _MAP_BATCH
+        for first in range(0, len(pictures), step):
+            overlays.extend(attention_map(model, pictures[first : first + step], method="relevance"))
     return dict(zip(chosen, zip(pictures, overlays)))
 
 
