@@ -25,7 +25,7 @@ from family_files import _DTYPES, cases, load, matrix, write, write_safetensors
 from hub import served
 from support import ASSUMED, ROOT
 
-from vit_keras import checkpoints, from_checkpoint, vit
+from vit_keras import anatomy, checkpoints, from_checkpoint, vit
 from vit_keras.checkpoints.families import FAMILIES
 from vit_keras.preprocess import PRESETS
 
@@ -839,6 +839,30 @@ def test_a_model_gets_the_settings_that_belong_to_the_weights(tmp_path):
     theirs.task = "single"
     checkpoints.save_weights(theirs, tmp_path / "x.safetensors")
     assert settings("x.safetensors")[:2] == (("cat", "dog"), "single")
+
+
+def test_the_models_around_a_vit_get_its_classes(tmp_path):
+    theirs, ours = small_model(image_size=32, classes=2), small_model(image_size=32, classes=2)
+    theirs.labels = ("frog", "newt")
+    checkpoints.save_weights(theirs, tmp_path / "x.safetensors")
+    around = keras.Sequential([keras.Input((32, 32, 3)), ours])
+    with_head = keras.Sequential([keras.Input((32, 32, 3)), ours, keras.layers.Dense(2)])
+    for model in (around, with_head):
+        anatomy.name_classes(model, ("cat", "dog"))
+        checkpoints.load_weights(model, tmp_path / "x.safetensors")
+    assert anatomy.class_names(around) == ("frog", "newt") and anatomy.class_names(with_head) == ("cat", "dog")
+    around.save(tmp_path / "around.keras")
+    assert anatomy.class_names(keras.saving.load_model(tmp_path / "around.keras")) == ("frog", "newt")
+
+
+def test_a_guess_of_heads_is_not_another_way_to_compute(tmp_path):
+    safetensors = pytest.importorskip("safetensors.numpy")
+    model = vit.build_model(32, 16, 1, 192, 2, "map", 64, classes=3, pooling="map")
+    checkpoints.save_weights(model, path := tmp_path / "x.safetensors")
+    write_safetensors(path, safetensors.load_file(path))  # arrays alone, of which 3 heads are assumed
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        checkpoints.load_weights(model, path)
 
 
 def test_other_patches_are_an_error_unless_wanted(folder):

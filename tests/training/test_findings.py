@@ -13,6 +13,7 @@ from vit_keras.training.data.labeled import Labeled
 from vit_keras.training.evaluation import calibration, curve_over_images, findings
 from vit_keras.training.evaluation.curve_over_images import _power_law, image_curve
 from vit_keras.training.evaluation.findings import _learned
+from vit_keras.training.evaluation.frozen import Frozen
 from vit_keras.training.recipes import recipe
 
 StratifiedKFold = pytest.importorskip("sklearn.model_selection").StratifiedKFold
@@ -81,6 +82,24 @@ def test_many_features_and_classes_are_learned_from_fewer_images(monkeypatch):
     )
     monkeypatch.setattr(findings, "MOST_WORK", 120 * 24 * 4)
     assert "curve" in _learned(data, np.arange(240), features, [(order[:180], order[180:])], 0) and learned == [120]
+
+
+def test_a_part_of_the_images_has_all_classes(photos, monkeypatch):
+    """The images of a folder are in the order of their classes; their features are in a random order."""
+    seen = []
+    monkeypatch.setattr(
+        findings, "_learned", lambda data, rows, features, parts, seed: seen.extend((rows, parts)) or {}
+    )
+    model = vit.build_model(32, 16, 1, 32, 2, "tiny", 64, classes=3)
+    train, held_out = training.image_folder(photos, model=model, validation_split=0.5, progress=False)
+    rows = np.random.default_rng(0).permutation(128)
+    frozen = Frozen(rows, np.random.default_rng(1).normal(size=(128, 8)).astype("float32"))
+    labels = np.repeat([0, 1, 2], [40, 40, 48])
+    data = Labeled(task="single", names=("blue", "green", "red"), paths=[], labels=labels, ids=[], root=Path())
+    findings.look_at(frozen, data, [(train, held_out)], seed=0)
+    (rows, ((learned, asked),)) = seen
+    for part in (learned, asked):
+        assert {*labels[rows[part[:20]]]} == {0, 1, 2} and len(part) == 64
 
 
 def test_a_class_of_one_image_is_never_predicted():

@@ -157,8 +157,10 @@ def test_a_model_of_numbers_goes_on_in_its_unit(photos, columns, tmp_path, bias)
     """A second training begins with the head of the first: its first epoch is better than the mean."""
     model = tiny(classes=1, head_bias=bias)
     anatomy.name_classes(model, ("age",), "regression")
+    head = model.get_layer("head")
+    head.kernel.assign(np.random.default_rng(0).normal(0, 5, head.kernel.shape))
     if bias:
-        model.get_layer("head").bias.assign([1030.0])
+        head.bias.assign([1030.0])
     none = recipe("finetune", learning_rate=1e-9, augmentation=None)
     result = finetune(
         columns, model=model, output=tmp_path, **options(photos, label_column="age", epochs=1, recipe=none)
@@ -185,13 +187,20 @@ def test_a_call_with_other_options_does_not_go_on(photos, columns, tmp_path, mon
         ({"label_column": "age", "balance": True}, "balance=True .*'regression'"),
         ({"label_column": "below", "metric": "rmsle", "task": "ordinal"}, "rmsle needs targets above -1"),
         ({"label_column": "kind", "mistakes": "24"}, "mistakes must be"),
+        (
+            {"label_column": ["odd", "odd too"], "metric": "map", "folds": "half"},
+            "images of fold 0 do not define 'map'",
+        ),
+        ({"label_column": "odd", "metric": "quadratic_kappa", "folds": "half", "task": "ordinal"}, "fold 0 do not"),
         ({"label_column": "kind", "folds": 100}, "100 parts.*folds=48, or"),
         ({"label_column": "kind", "folds": "fold"}, "no column 'fold'"),
         ({"label_column": "kind", "folds": "kind", "group_column": "green"}, "'kind' .*group_column=: 'p"),
     ],
 )
 def test_what_does_not_fit(photos, columns, tmp_path, given, message):
-    columns = {**columns, "below": [level - 2 for level in columns["level"]]}
+    odd = [int(n % 4 == 1) for n in range(48)]
+    columns = {**columns, "below": [level - 2 for level in columns["level"]], "half": [n % 2 for n in range(48)]}
+    columns |= {"odd": odd, "odd too": odd}
     with pytest.raises(ValueError, match=message):
         finetune(columns, model=tiny(), output=tmp_path / "run", **options(photos, **given))
     assert not (tmp_path / "run").exists()

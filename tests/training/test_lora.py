@@ -149,6 +149,7 @@ def test_a_file_of_merged_kernels_loads_into_a_model_with_adapters(tmp_path):
     assert [bool(np.any(keras.ops.convert_to_numpy(weight))) for weight in adapters(model)] == [True, False] * 2
 
 
+@pytest.mark.usefixtures("once")
 def test_restored_adapters_learn_again(tmp_path):
     model, restored = tiny(), tiny()
     for one in (model, restored):

@@ -401,14 +401,25 @@ def name_classes(model: keras.Model, names: Sequence[str], task: str = "single")
     """
     fit = _fit(checked(model), names, task)
     if fit:
-        owners = _classifiers(model)
-        for owner in owners:
-            owner.labels, owner.task = tuple(names), task
-        block = _keeper(owners)
-        if block is not None:
-            block.around[model.name] = {"labels": list(names), "task": task}
-            block.opened.discard(model.name)
+        _give(model, tuple(names), task)
     return fit
+
+
+def pass_on_classes(model: keras.Model, vit: keras.Model) -> None:
+    """Give the names and the task of a ViT's classes to the models around it whose output is the ViT's."""
+    if vit is not model and vit in _classifiers(model):
+        _give(model, vit.labels, vit.task)
+
+
+def _give(model: keras.Model, names: Any, task: str) -> None:
+    """Give the same names and task to all models that the output comes through."""
+    owners = _classifiers(model)
+    for owner in owners:
+        owner.labels, owner.task = names, task
+    block = _keeper(owners)
+    if block is not None:
+        block.around[model.name] = {"labels": list(names), "task": task}
+        block.opened.discard(model.name)
 
 
 def _classifiers(model: keras.Model) -> list[keras.Model]:

@@ -49,9 +49,8 @@ def _of_torch() -> Iterator[None]:
     import torch
 
     cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
-
     newer = hasattr(cudnn, "conv")
-    places: tuple[Any, ...] = (cuda.matmul, cudnn.conv) if newer else (cuda.matmul, cudnn)
+    places: tuple[Any, ...] = (cuda.matmul, cudnn.conv, cudnn.rnn) if newer else (cuda.matmul, cudnn)
     name, full = ("fp32_precision", "ieee") if newer else ("allow_tf32", False)
     before = [getattr(place, name) for place in places]
     try:

@@ -152,7 +152,8 @@ def load_weights(
         resize_patches=resize_patches,
         verify=verify,
     )
-    take_settings(vit, source, report.fresh)
+    if take_settings(vit, source, report.fresh):
+        anatomy.pass_on_classes(model, vit)
     return report
 
 

@@ -25,7 +25,7 @@ def take_settings(
     *,
     native: tuple[int, int] | None = None,
     is_new: bool = False,
-) -> None:
+) -> bool:
     """Give a ViT the preprocessing that a file states and, if its head was loaded, the names and task of its classes.
 
     What the file does not state stays as it is, unless the model is new.
@@ -36,6 +36,9 @@ def take_settings(
         fresh: The weights that were not loaded.
         native: Pixels that the weights were trained at, if the caller knows them.
         is_new: Whether the model has no settings of its own yet.
+
+    Returns:
+        Whether it got the task of its classes.
     """
     if is_new or "preprocessing" in source.stated:
         height, width, channels = vit.input_shape[1:]
@@ -43,10 +46,12 @@ def take_settings(
         size = (height, width) if None not in (height, width) else stated.image_size or native or source.image_size
         anatomy.remember_preprocessing(vit, stated.replace(image_size=size))
     has_head = any(name.startswith("head/") for name in canonical_variables(vit))
-    if (is_new or "task" in source.stated) and has_head and not any(name.startswith("head/") for name in fresh):
-        if source.labels is not None or source.task != anatomy.task(vit):
-            vit.labels = source.labels
-        vit.task = source.task
+    if not has_head or any(name.startswith("head/") for name in fresh) or not (is_new or "task" in source.stated):
+        return False
+    if source.labels is not None or source.task != anatomy.task(vit):
+        vit.labels = source.labels
+    vit.task = source.task
+    return True
 
 
 def warn_of_other_numerics(vit: keras.Model, source: Weights | ModelWeights) -> None:
@@ -55,6 +60,8 @@ def warn_of_other_numerics(vit: keras.Model, source: Weights | ModelWeights) -> 
     if config is None:
         return
     theirs, ours = _numerics(source.architecture), _numerics(dataclasses.asdict(config))
+    if "num_heads" in source.assumptions.open:  # then the model knows better
+        theirs.pop("map_heads", None)
     other = [
         f"{field}={theirs[field]!r} (the model's: {ours[field]!r})"
         for field in NUMERICS

@@ -47,6 +47,11 @@ def write_in_its_backend(plan: Plan, name: str, path: Path) -> list[str]:
     return result["notes"]
 
 
+def _here(backend: str) -> str:
+    """Return the setting with which this process would write the file."""
+    return "KERAS_TORCH_DEVICE=cpu" if backend == keras.backend.backend() else f"KERAS_BACKEND={backend}"
+
+
 def _computes_elsewhere() -> bool:
     """Return whether Keras computes with PyTorch on another device than the CPU."""
     return keras.ops.zeros(()).device.type != "cpu"
@@ -90,9 +95,10 @@ def _save(plan: Plan, name: str, path: Path, folder: Path) -> None:
     except (NotImplementedError, TypeError, ValueError) as error:
         raise ValueError(
             f"The model {plan.model.name!r} cannot be saved for the process that writes {path.name}, which needs the "
-            f"backend {backend_for(name)}: {error}. Run with KERAS_BACKEND={backend_for(name)} instead."
+            f"backend {backend_for(name)}: {error}. Run with {_here(backend_for(name))} instead."
         ) from error
     task = {"format": name, "path": os.path.abspath(path), "task": anatomy.task(plan.model), "options": options}
+    task["here"] = _here(backend_for(name))
     (folder / _TASK).write_text(json.dumps(task), encoding="utf-8")
 
 
@@ -108,7 +114,7 @@ def _work(folder: Path) -> dict[str, Any]:
         return {
             "error": f"The process with the backend {backend} cannot open the model: {' '.join(str(error).split())} "
             "Put its own classes and functions into a module that can be imported, registered with "
-            f"keras.saving.register_keras_serializable, or run with KERAS_BACKEND={backend}."
+            f"keras.saving.register_keras_serializable, or run with {task['here']}."
         }
     try:
         model.task = task["task"]  # Keras does not save the task of a model around a ViT with a head

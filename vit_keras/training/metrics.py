@@ -18,7 +18,7 @@ import numpy as np
 from .._internal.validate import as_array, one_of
 from .._internal.warn import warn_caller
 
-__all__ = ["DEFAULTS", "NAMES", "fitting", "greater_is_better", "scale_of", "score", "wilson"]
+__all__ = ["DEFAULTS", "NAMES", "fitting", "greater_is_better", "of_evaluation", "scale_of", "score", "wilson"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,6 +171,16 @@ def score(
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "y_pred contains classes not in y_true")  # this is common in validation
         return float(function(targets, outputs, **options))
+
+
+def of_evaluation(name: str | None, evaluation: Any) -> float:
+    """Return a metric of an evaluation; NaN if its images do not define it. What one of them lacks is not warned of."""
+    scale = getattr(evaluation, "scale", None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        with contextlib.suppress(ValueError):
+            return score(name, evaluation.targets, evaluation.outputs, evaluation.task, scale=scale)
+    return math.nan
 
 
 def scale_of(names: Sequence[str]) -> tuple[float, ...] | None:

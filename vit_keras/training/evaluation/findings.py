@@ -24,8 +24,8 @@ IMPROBABLE = 0.05
 """Labels that are less probable are likely wrong; docs/training.md has a test of how many are."""
 
 _MOST_LEARNED = 5000
-"""Number of images that the logistic regressions learn at most, or fewer of many features and classes (`MOST_WORK`); of
-more, this many are drawn at random."""
+"""The logistic regressions learn at most this many images, drawn at random; fewer if images × features × classes would
+exceed `MOST_WORK`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class Findings:
     Attributes:
         images: How many were looked at.
         pairs: Near-duplicates between training and held-out images; those of each of several folds.
-        duplicated: How many held-out images they have.
+        duplicated: Number of held-out images with a near-duplicate, counted in every fold.
         threshold: The cosine distance from which on two images are different; `None` if too few were looked at.
         wrong: Likely wrong labels, the most likely first.
         judge: Who found them, in words; `None` if nobody looked.
@@ -126,7 +126,7 @@ def look_at(frozen: Frozen, data: Labeled, pairs: Sequence[tuple[ImageFolder, Im
     if importlib.util.find_spec("sklearn") is None:
         return Findings()
     rows, features = frozen.rows, frozen.features
-    parts = [[frozen.places(each.rows) for each in pair] for pair in pairs]
+    parts = [[np.sort(frozen.places(each.rows)) for each in pair] for pair in pairs]  # in the random order of features
     found, threshold, duplicated = {}, None, set[int]()
     for train, held_out in parts:
         if len(train) < 16 or not len(held_out):

@@ -311,7 +311,9 @@ def _calibration(evaluation: Any, by: float | np.ndarray | None) -> str:
     else:
         low, high = number(np.min(by)), number(np.max(by))
         one = f"The model was calibrated: its logits are divided by the temperature {low}"
-        each = f"Each fold's model was calibrated on its fold: its logits are divided by a temperature, {low} to {high}"
+        each = (
+            f"Each fold's model was calibrated on its fold: its logits are divided by a temperature of {low} to {high}"
+        )
         text += (
             f"</p><p>{one if np.ndim(by) == 0 else each}, which changes no prediction. That leaves "
             f"<b>{percent(after.error)}</b> {half}."

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import gc
 import json
-import math
 import shutil
 import time
 import warnings
@@ -207,6 +206,7 @@ class Call:
 
     def one(self, train: ImageFolder, held_out: ImageFolder) -> FinetuneResult:
         """Train one model, and write its report."""
+        self.options.check_metric(self.data, held_out.rows, "the held-out part")
         frozen = self._frozen(train, held_out)
         self._choose_batch(frozen, [(train, held_out)])
         keras.utils.set_random_seed(self.options.seed)  # the same training, whatever was drawn before
@@ -262,6 +262,8 @@ class Call:
 
     def folds(self, pairs: Sequence[tuple[ImageFolder, ImageFolder]]) -> FoldsResult:
         """Train one model for each fold, and write one report of all; folds that are finished are not trained again."""
+        for number, (_, held_out) in enumerate(pairs):
+            self.options.check_metric(self.data, held_out.rows, f"fold {number}")
         frozen = self._frozen(*pairs[0])
         self._choose_batch(frozen, pairs)
         whole = self._begun(pairs)
@@ -418,17 +420,7 @@ class Call:
     def _scores(self, parts: Sequence[Any]) -> tuple[str, dict[str, list[float]]]:
         """Return the name of the metric that counts, and the metric of each fold."""
         name = self.options.metric or metrics.DEFAULTS[self.data.task]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # a label that one fold leaves open is in the others
-            scales = [getattr(part, "scale", None) for part in parts]
-            task = self.data.task
-            found = []
-            for part, scale in zip(parts, scales):
-                try:
-                    found.append(metrics.score(name, part.targets, part.outputs, task, scale=scale))
-                except ValueError:  # the images of this fold do not define it
-                    found.append(math.nan)
-        return name, {name: found}
+        return name, {name: [metrics.of_evaluation(name, part) for part in parts]}
 
 
 def _told(before: Baseline | None, run: Run) -> dict[str, Any]:

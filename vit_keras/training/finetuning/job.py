@@ -92,6 +92,11 @@ def with_head(
         for head in heads(tuned):
             for variable in head.variables:
                 variable.assign(np.zeros(variable.shape))
+    elif "head_bias" in options:  # a head of another form is not copied
+        for theirs, head in zip(heads(vit), heads(tuned)):
+            bias = theirs.bias if theirs.use_bias else np.zeros(head.bias.shape)
+            head.kernel.assign(theirs.kernel)
+            head.bias.assign(bias)
     name_classes(tuned, names, task)
     return tuned, kept
 
@@ -210,10 +215,7 @@ class Job:
         if self.unit is not None:
             outputs, labels = outputs * self.unit[1] + self.unit[0], self.data.labels[self.held_out.rows]
         found = evaluation_of(self.data.task, self.data.names, (), labels, outputs)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # what is said of a label is said at the end
-            scale = getattr(found, "scale", None)
-            return metrics.score(self.options.metric, found.targets, found.outputs, self.data.task, scale=scale)
+        return metrics.of_evaluation(self.options.metric, found)
 
     def start_head(self, run: Run, frozen: Frozen | None) -> None:
         """Start a new head as the recipe says; a run that goes on has its start on disk.

@@ -11,6 +11,7 @@ from ..._internal.validate import is_number, one_of, positive_integer
 from ...anatomy import NUMBERS
 from .. import metrics
 from ..data.labeled import Labeled
+from ..evaluation import evaluation_of
 
 __all__: list[str] = []
 
@@ -81,6 +82,23 @@ class FinetuneOptions:
             why = "the images have weights" if task == "single" else f"the task is {task!r}"
             raise ValueError(
                 f"balance={self.balance!r} weighs classes, one for each image, and {why}. Pass weight_column= alone."
+            )
+
+    def check_metric(self, data: Labeled, rows: np.ndarray, part: str) -> None:
+        """Check that the images of a part define the metric that chooses the epoch: it has a value if all are right.
+
+        Raises:
+            ValueError: They do not.
+        """
+        if self.metric is None:
+            return
+        labels = data.labels[rows]
+        right = np.eye(len(data.names))[labels] if data.task == "single" else labels
+        found = evaluation_of(data.task, data.names, (), labels, right)
+        if not np.isfinite(metrics.of_evaluation(self.metric, found)):
+            raise ValueError(
+                f"The images of {part} do not define {self.metric!r}. They are too few, or all alike: hold out more "
+                "(validation_split=, --held-out, fewer folds), or pass another metric=."
             )
 
     def of_result(self) -> dict[str, Any]:

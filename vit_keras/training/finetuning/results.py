@@ -66,7 +66,7 @@ class FoldsResult:
     Attributes:
         evaluation: The evaluation of all images, each predicted by the model that has not learned it.
         scores: The metrics of each fold by name: the metric that was asked for, or else the task's own. NaN where the
-            images of a fold do not define it, such as the average precision of a label that none of them has.
+            images of a fold do not define it, such as the average precision where no label differs.
         models: The files of the models.
         recipe: How they were trained.
         folder: Where `report.html`, `report.json` and `oof.csv` are, and a folder for each fold.
