@@ -23,6 +23,8 @@ PACKAGE = ROOT / "vit_keras"
 NO_PATCHES = {
     "_internal.imports: setattr(importlib.import_module(self.__homes[0]), name, value)": "a module of this package",
     "_internal.imports: setattr(sys.modules[package], name, value)": "a module of this package",
+    "backend.precision: setattr(place, name, full)": "settings of PyTorch, which it documents",
+    "backend.precision: setattr(place, name, value)": "settings of PyTorch, which it documents",
     "cli: setattr(sys, name, open(os.devnull, mode, encoding='utf-8'))": "streams that Python says may be None",
     "cli.console: warnings.showwarning": "Python's documented way to show warnings otherwise",
     "export: sys.modules[__name__].__class__": "a module of this package",

@@ -160,13 +160,16 @@ class Clock:
     def __init__(self, monkeypatch, first, count, later):
         self.now, self.steps = 1000.0, 0
         for each in (running, module):
-            monkeypatch.setattr(each, "time", types.SimpleNamespace(monotonic=lambda: self.now))
+            monkeypatch.setattr(each, "time", types.SimpleNamespace(monotonic=self.read, perf_counter=self.read))
 
         def on_train_batch_begin(watch, batch, logs=None):
             self.steps += 1
             self.now += first if self.steps <= count else later
 
         monkeypatch.setattr(running.Stopwatch, "on_train_batch_begin", on_train_batch_begin)
+
+    def read(self):
+        return self.now
 
 
 @pytest.mark.core

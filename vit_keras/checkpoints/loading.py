@@ -17,6 +17,7 @@ from .._internal import finite
 from .._internal.bounds import about
 from .._internal.validate import see
 from .._internal.warn import warn_caller
+from ..anatomy.outputs import pass_on_classes
 from ..positions import (
     relative_position_rows,
     resize_patch_kernel,
@@ -153,7 +154,7 @@ def load_weights(
         verify=verify,
     )
     if take_settings(vit, source, report.fresh):
-        anatomy.pass_on_classes(model, vit)
+        pass_on_classes(model, vit)
     return report
 
 

@@ -174,7 +174,20 @@ def score(
 
 
 def of_evaluation(name: str | None, evaluation: Any) -> float:
-    """Return a metric of an evaluation; NaN if its images do not define it. What one of them lacks is not warned of."""
+    """Return a metric of an evaluation; NaN if its images do not define it.
+
+    Unlike `score`, it does not warn of classes that the mean leaves out.
+
+    Args:
+        name: One of `NAMES`; `None`: the metric of the task in `DEFAULTS`.
+        evaluation: What `vit_keras.training.evaluate` returns.
+
+    Example:
+        >>> from vit_keras.training.evaluation import evaluation_of
+        >>> found = evaluation_of("single", ("cat", "dog"), (), np.array([1]), np.array([[0.2, 0.8]]))
+        >>> of_evaluation("accuracy", found)
+        1.0
+    """
     scale = getattr(evaluation, "scale", None)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
