@@ -53,6 +53,15 @@ def test_weights_settings_and_tokenizer_are_downloaded_once(hub, capsys, monkeyp
     assert hub.seen == []
 
 
+def test_a_file_that_was_cut_off_is_downloaded_again(hub):
+    path = published(NAME, progress=False).path
+    content = path.read_bytes()
+    path.write_bytes(content[:100])
+    hub.seen.clear()
+    assert published(NAME, progress=False).path.read_bytes() == content
+    assert [each.rpartition("/")[2] for each in hub.seen if "/resolve/" in each] == ["model.safetensors"]
+
+
 def test_a_repository_of_open_clip(hub):
     found = published(OPEN_CLIP, progress=False)
     assert found.path.name == "open_clip_model.safetensors"

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from .._internal.validate import path_text
 from ..checkpoints import locate, registry
-from ..checkpoints.cache import cached_path, offline
+from ..checkpoints.cache import cached_path, is_here, offline
 from ..checkpoints.checkpoint import HUB, Checkpoint, megabytes
 
 __all__ = ["TOKENIZERS", "Published", "has_tokenizer", "names", "published", "tokenizer_folder"]
@@ -232,7 +232,7 @@ def _get(repository: str, listing: Mapping[str, Any], files: Sequence[str], prog
     from ..checkpoints.download import download
 
     missing = {file: f"{HUB}{repository}/resolve/main/{file}" for file in files}
-    missing = {file: url for file, url in missing.items() if not cached_path(url).is_file()}
+    missing = {file: url for file, url in missing.items() if not is_here(cached_path(url), listing[file][0])}
     sizes = [listing[file][0] for file in missing]
     if missing and progress and not offline():
         total = megabytes(None if None in sizes else sum(sizes))
