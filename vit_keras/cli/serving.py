@@ -6,7 +6,7 @@ import argparse
 import functools
 
 from .._internal.validate import expanded
-from ..serve import serve_when_opened
+from ..serve import serve as serve_model
 from .console import printable
 
 __all__ = ["serve"]
@@ -14,7 +14,7 @@ __all__ = ["serve"]
 
 def serve(options: argparse.Namespace) -> None:
     """Serve a model until Ctrl-C or SIGTERM."""
-    serve_when_opened(
+    serve_model(
         functools.partial(_model, options),
         options.host,
         options.port,

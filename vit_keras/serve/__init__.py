@@ -15,6 +15,7 @@ import os
 import socket
 import tempfile
 import threading
+import types
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,13 +25,13 @@ if TYPE_CHECKING:
 
     from .http import Server
 
-__all__ = ["running", "serve", "serve_when_opened"]
+__all__ = ["running", "serve"]
 
 _PACKAGES = ("onnxruntime", "prometheus_client", "python_multipart", "starlette", "uvicorn")
 
 
 def serve(
-    model: str | os.PathLike[str] | keras.Model,
+    model: str | os.PathLike[str] | keras.Model | Callable[[], Any],
     host: str = "127.0.0.1",
     port: int = 8000,
     *,
@@ -40,7 +41,8 @@ def serve(
     """Serve a model until Ctrl-C or SIGTERM, then finish pending requests and return.
 
     Args:
-        model: An `.onnx` file that `vit_keras.export` wrote, or a model, which is exported first.
+        model: An `.onnx` file that `vit_keras.export` wrote, or a model, which is exported first. Or a function without
+            arguments that opens one of these: it is called after options, packages and port were found to be right.
         host: Name or address of the network interface; `"0.0.0.0"` for all.
         port: Number of the port; 0 for any that is free.
         on_start: Called with the address once the server listens.
@@ -60,39 +62,7 @@ def serve(
         Traceback (most recent call last):
         FileNotFoundError: ...
     """
-    serve_when_opened(lambda: model, host, port, on_start=on_start, **options)
-
-
-def serve_when_opened(
-    open_model: Callable[[], Any],
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    *,
-    on_start: Callable[[str], None] | None = None,
-    **options: Any,
-) -> None:
-    """Serve a model that is opened, and downloaded, once the options, the packages and the port are found to be right.
-
-    Args:
-        open_model: Returns the model or the path of the file; see `serve`.
-        host: See `serve`.
-        port: See `serve`.
-        on_start: See `serve`.
-        **options: See `serve`.
-
-    Raises:
-        FileNotFoundError: The file does not exist.
-        ImportError: A package is missing.
-        OSError: The port is taken.
-        TypeError: There is no such option.
-        ValueError: The file cannot be served, or an option is out of range.
-
-    Example:
-        >>> serve_when_opened(lambda: "no_such_file.onnx", port=0)  # doctest: +IGNORE_EXCEPTION_DETAIL
-        Traceback (most recent call last):
-        FileNotFoundError: ...
-    """
-    with _opened(open_model, host, port, options, on_start) as (server, _):
+    with _opened(model, host, port, options, on_start) as (server, _):
         server.run()
 
 
@@ -118,7 +88,7 @@ def running(model: str | os.PathLike[str] | keras.Model, **options: Any) -> Iter
         ...     urllib.request.urlopen(f"{address}/v2").read()
     """
     host, port = options.pop("host", "127.0.0.1"), options.pop("port", 0)
-    with _opened(lambda: model, host, port, options) as (server, address):
+    with _opened(model, host, port, options) as (server, address):
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()
         try:
@@ -139,6 +109,8 @@ def _check_packages() -> None:
 @contextlib.contextmanager
 def _exported(model: Any) -> Iterator[str | os.PathLike[str]]:
     """Yield an ONNX file of a model: the one given, or a temporary one."""
+    if isinstance(model, (types.FunctionType, functools.partial)):
+        model = model()
     if isinstance(model, (str, os.PathLike)):
         yield model
         return
@@ -152,7 +124,7 @@ def _exported(model: Any) -> Iterator[str | os.PathLike[str]]:
 
 @contextlib.contextmanager
 def _opened(
-    open_model: Callable[[], Any],
+    model: Any,
     host: str,
     port: int,
     options: Mapping[str, Any],
@@ -181,7 +153,7 @@ def _opened(
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listen = functools.partial(socket.create_server, (host, port), family=family)
     listen().close()  # a port that is taken is found before a model is downloaded
-    with _exported(open_model()) as path, contextlib.ExitStack() as stack:
+    with _exported(model) as path, contextlib.ExitStack() as stack:
         engine = Engine(path, threads=threads, name=name)
         listener = stack.enter_context(listen())
         host, port = listener.getsockname()[:2]
