@@ -206,6 +206,44 @@ def test_random_crops_come_from_the_larger_picture(tmp_path):
     np.testing.assert_allclose(seen, plain, atol=6)  # the whole picture: a column is 4 levels
 
 
+def test_without_crops_training_sees_what_evaluation_sees(tmp_path):
+    """Also where larger images were decoded for crops that are not made."""
+    for name in ("a", "b"):
+        save(tmp_path / name / "0.png", np.random.default_rng(0), size=(40, 80))
+    crop = preprocess.IMAGENET.replace(crop=0.8)
+    data = image_folder(tmp_path, SIZE, preprocessing=crop, augmentation=Augmentation(crop=0.5))
+    for augmentation in (Augmentation(crop=None, flip=False), None):
+        data.augmentation = augmentation
+        np.testing.assert_allclose(np.sort(data[0][0], 0), np.sort(crop(data.paths, SIZE), 0), atol=1e-6)  # float32
+
+
+def test_a_part_without_an_image_is_refused(folder):
+    for name, count in CLASSES.items():
+        for n in range(name == "ant", count):
+            (folder / name / f"{n}.png").write_bytes(b"")
+    with (
+        pytest.warns(UserWarning, match="damaged"),
+        pytest.raises(ValueError, match="All images of a part are damaged"),
+    ):
+        image_folder(folder, SIZE, errors="skip", validation_split=0.5)
+
+
+def test_an_image_that_can_be_read_again_is_not_damaged_for_ever(folder, tmp_path, monkeypatch):
+    decode = decoding.Decoder.__call__
+
+    def deny(self, path):
+        if path.name == "2.png":
+            raise PermissionError(13, "Permission denied")
+        return decode(self, path)
+
+    options = {"cache": tmp_path / "cache", "errors": "skip"}
+    for _ in range(2):
+        with monkeypatch.context() as patch, pytest.warns(UserWarning, match="3 damaged"):
+            patch.setattr(decoding.Decoder, "__call__", deny)
+            assert len(image_folder(folder, SIZE, **options).paths) == 19
+    assert len(image_folder(folder, SIZE, **options).paths) == 22
+
+
 @pytest.mark.parametrize("damaged", [b"", b"P6 20000 20000 255 "])  # of the second, Pillow refuses the size
 def test_damaged_pictures(folder, damaged):
     whole = (folder / "bee" / "0.png").read_bytes()
@@ -592,6 +630,7 @@ def test_other_preprocessing():
         (LABELS + 1, None, "3 outputs .*from 0 to 2.*from 1 to 3"),
         (LABELS - 1, None, "from -1 to 1"),
         (LABELS + 0.5, None, "from 0.5 to 2.5"),
+        (np.eye(3)[LABELS] * np.nan, None, "Some labels are not finite"),
         (np.eye(4)[LABELS], None, r"\(20, 4\) .* 3 outputs"),
         (np.eye(3)[LABELS], "sparse_categorical_crossentropy", "takes class numbers. Received: one-hot"),
         (LABELS, keras.losses.CategoricalCrossentropy(), r"one-hot labels \(n, 3\).*numbers"),

@@ -534,6 +534,22 @@ def test_a_killed_training_of_a_vit_resumes_to_the_same_weights(tmp_path):
         np.testing.assert_array_equal(one, other)
 
 
+def test_each_epoch_has_random_numbers_of_its_own_where_gradients_are_accumulated():
+    """Two epochs of four batches make one update."""
+    model, states = keras.Sequential([keras.Input((8,)), keras.layers.Dropout(0.5), keras.layers.Dense(3)]), []
+
+    class Watch(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            (state,) = [v for v in self.model.variables if v.path.endswith("seed_generator_state")]
+            states.append(tuple(keras.ops.convert_to_numpy(state).tolist()))
+
+    known = recipe("probe", accumulate=8, epochs=4, train=None)
+    known.compile(model, run_eagerly=EAGER)
+    x, y = np.zeros((8, 8), "float32"), np.arange(8) % 3
+    model.fit(x, y, batch_size=2, epochs=4, verbose=0, callbacks=[*known.callbacks, Watch()])
+    assert len({*states}) == 4
+
+
 def test_the_average_of_the_weights_is_left_in_the_model():
     model, (x, y) = dense(), points()
     average, steps = None, []

@@ -111,6 +111,9 @@ def test_what_needs_a_batch_is_refused(tiny):
 @pytest.mark.any_backend
 def test_every_row_comes_back_in_its_place(folder, tiny):
     paths = np.array([str(folder / name) for name in ("3.jpg", "broken.jpg", "1.jpg", "nothing.jpg", "2.jpg")])
+    some = np.array([(folder / "3.jpg").read_bytes(), None], object)
+    missing = training.Embedder(tiny, batch_size=2)({"bytes": some})
+    assert missing["error"][0] == "" != missing["error"][1] and np.isnan(missing["features"][1]).all()
     rows = training.Embedder(tiny, batch_size=2)({"path": paths, "number": np.arange(5)})
     assert [*rows] == ["path", "number", "features", "error"]
     assert [bool(error) for error in rows["error"]] == [False, True, False, True, False]

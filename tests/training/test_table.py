@@ -151,6 +151,8 @@ def test_what_was_assumed_is_said(photos, capsys):
         ("kind", {"weight_column": "patient"}, "'patient' must have numbers"),
         ("kind", {"validation_split": 0.7}, "above 0 and at most 0.5"),
         ("kind", {"validation_split": 0}, "above 0 and at most 0.5"),
+        ("kind", {"separator": ""}, "separator= is a text between"),
+        ("age", {"separator": " ", "task": "regression"}, "of task='multi'. Received: ' ', task 'regression'"),
     ],
 )
 def test_labels_in_doubt_are_refused(photos, label, options, message):
@@ -195,6 +197,8 @@ def test_other_tables_are_refused(photos, tmp_path):
         image_table([1, 2], images_dir=photos)
     with pytest.raises(ValueError, match="differ in length"):
         image_table({"image": ["1"], "label": [1, 2]}, images_dir=photos)
+    with pytest.raises(ValueError, match=r"Received: \['cat', 'dog'\]. Join several labels"):
+        image_table({"image": ["000", "001"], "label": [["cat", "dog"], ["cat"]]}, images_dir=photos)
     with pytest.raises(ValueError, match="only one class, 'a'"):
         image_table({"image": ["000"], "label": ["a"]}, images_dir=photos)
 

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from ..backend.keras_internals import batches_seen
 from .optimizers import NO_HORIZON, Layerwise
 
 __all__ = ["Horizon", "Reseed", "check_before_training"]
@@ -101,7 +102,8 @@ class Reseed(keras.callbacks.Callback):
     """
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        steps = int(ops.convert_to_numpy(self.model.optimizer.iterations))
+        optimizer = getattr(self.model.optimizer, "inner_optimizer", self.model.optimizer)  # of one that scales losses
+        steps = int(ops.convert_to_numpy(batches_seen(optimizer)))
         states = [variable for variable in self.model.variables if variable.path.endswith("seed_generator_state")]
         for variable in states:
             seed, _ = ops.convert_to_numpy(variable)

@@ -63,6 +63,8 @@ def check(model: keras.Model, data: Any, *, loss: Any = None) -> None:
     labels = _numbers(labels)
     name = (loss if isinstance(loss, str) else getattr(loss, "name", None) or getattr(loss, "__name__", "")).lower()
     _check_shape(first.shape, shape[-1], name)
+    if not name and labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        raise ValueError("Some labels are not finite numbers. Fill them in, or leave these images out.")
     task = task_of(model)
     if task == "multi":
         _check_shares(labels)

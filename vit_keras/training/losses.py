@@ -21,7 +21,8 @@ class CrossEntropy(keras.losses.Loss):
 
     Args:
         from_logits: Whether the model returns logits, and not probabilities.
-        label_smoothing: Probability that is spread from the true class over all classes.
+        label_smoothing: Probability that is spread from the true class over all classes. With `binary`, half of it goes
+            to each of the two answers for a class: 0.1 makes labels of 0.05 and 0.95.
         binary: Whether each class has a binary cross-entropy of its own, of which the mean is taken; for images of
             several classes.
         prior: How frequent each class is, such as `data.counts`. The logarithm of its share is added to the logits

@@ -109,7 +109,7 @@ class Recipe:
         loss: `"auto"`: cross-entropy over the classes; a binary cross-entropy for each class where the model has one
             output or a sigmoid, or where images have several classes. `"binary"`: always a binary cross-entropy for
             each class.
-        label_smoothing: Probability that is spread from the true class over all classes.
+        label_smoothing: Probability that is spread from the true class over all classes (see `losses.CrossEntropy`).
         ema: Momentum of an exponential moving average of the weights, which validation and the trained model use; or
             `None`.
         accumulate: Number of batches whose gradients make one step.

@@ -169,6 +169,8 @@ def _values(meaning: Meaning, sample: Mapping[str, np.ndarray] | None) -> str:
     kind = "O" if empty else column.dtype.kind
     if meaning.task == "multi":
         return "probabilities" if kind in _NUMERIC and meaning.outputs == 1 else "names"
+    if kind == "b" and {name.strip().lower() for name in meaning.names} >= {"true", "false"}:
+        return "names"  # as a CSV file spells them
     named = all(map(NUMBER.fullmatch, meaning.names))  # such names, 4 or 0.5, are the numbers asked for
     if kind == "f" and meaning.task == "single" and meaning.outputs == 2:
         return "probabilities"

@@ -190,6 +190,8 @@ def datasets_of(
             workers=workers,
         )
         datasets.append(dataset)
+    if not all(dataset.paths for dataset in datasets):
+        raise ValueError("All images of a part are damaged or missing. Repair them, or pass more images.")
     return tuple(datasets)
 
 
@@ -352,7 +354,8 @@ class ImageFolder(keras.utils.PyDataset):
         labels = self.labels[chosen]
         if self.one_hot:
             labels = np.eye(len(self.class_names), dtype="float32")[labels]
-        pixels = [self._pictures[i] for i in chosen]
+        cropped = self.augmentation is not None and self.augmentation.crop is not None
+        pixels = [self._pictures[i] if cropped else self._pictures.plain(i) for i in chosen]
         weights = () if self.weights is None else (self.weights[chosen],)
         if self.augmentation is None:
             return self._normalize(np.stack(pixels)), labels, *weights

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -167,7 +168,7 @@ def _kept(paths: list[Path], decoder: Decoder, folder: Path, workers: int, progr
     files = [(str(path.resolve()), (info := path.stat()).st_size, info.st_mtime_ns) for path in paths]
     key = hashlib.sha256((decoder.key() + json.dumps(files)).encode()).hexdigest()[:32]
     pixels, index = folder / f"{key}.pixels", folder / f"{key}.json"
-    if pixels.exists() and index.exists():
+    if pixels.exists() and index.exists() and not _are_repaired(paths, decoder, index):
         delete_left(folder)
     else:
         with complete(pixels) as part, open(part, "wb") as file:
@@ -180,19 +181,27 @@ def _kept(paths: list[Path], decoder: Decoder, folder: Path, workers: int, progr
     return Pictures(paths, decoder, decoded, _mapped(pixels, decoded))
 
 
+def _are_repaired(paths: list[Path], decoder: Decoder, index: Path) -> bool:
+    """Return whether an image can be decoded that could not be when it was kept, such as a file of other rights."""
+    failures = json.loads(index.read_text(encoding="utf-8"))["failures"]
+    return any(not isinstance(_attempt(paths[number], decoder), str) for number, _ in failures)
+
+
 def _mapped(file: Any, decoded: _Decoded) -> np.ndarray:
     return np.memmap(file, "uint8", "r") if any(map(math.prod, decoded.shapes)) else np.empty(0, "uint8")
 
 
+def _attempt(path: Path, decoder: Decoder) -> np.ndarray | str:
+    """Return the pixels of a file, or what is wrong with it."""
+    try:
+        return decoder(path)
+    except (ValueError, OSError) as error:
+        return str(error)
+
+
 def _decode_all(paths: list[Path], decoder: Decoder, file: Any, workers: int, progress: bool) -> _Decoded:
     """Decode all files, and write their pixels one after another if there is a file for them."""
-
-    def attempt(path: Path) -> np.ndarray | str:
-        try:
-            return decoder(path)
-        except (ValueError, OSError) as error:
-            return str(error)
-
+    attempt = functools.partial(_attempt, decoder=decoder)
     decoded, advance, started = _Decoded(), None, time.monotonic()
     with ThreadPoolExecutor(max(1, workers)) as pool, contextlib.ExitStack() as late:
         for first in range(0, len(paths), _BLOCK):

@@ -176,7 +176,12 @@ def read_table(
         raise ValueError(f"label_column must be a column or several. Received: {label_column!r}")
     as_written = [image, *wanted, *filter(None, [group])]
     columns, written = read_columns(table, [image]), read_columns(table, as_written)
-    if separator is not None and task in ("auto", "multi"):
+    if separator is not None and (not separator or task not in ("auto", "multi")):
+        raise ValueError(
+            f"separator= is a text between several labels in one column, of task='multi'. Received: {separator!r}, task "
+            f"{task!r}"
+        )
+    if separator is not None:
         for each in (columns, written):
             each |= {name: without_label(each[name]) for name in wanted if name in each}
     advice = " Choose others with image_column= and label_column= (--image-column, --label-column)."

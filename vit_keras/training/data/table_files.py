@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import warnings
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -78,6 +80,12 @@ def _array(column: Any) -> np.ndarray:
         array[:] = values
     if array.ndim != 1:
         raise ValueError(f"A column of a table has one value in each row. Received: shape {array.shape}")
+    if array.dtype.kind == "O" and any(isinstance(value, (list, tuple, dict, np.ndarray)) for value in array):
+        found = next(value for value in array if isinstance(value, (list, tuple, dict, np.ndarray)))
+        raise ValueError(
+            f"A column of a table has one value in each row. Received: {found!r:.100}. Join several labels to one "
+            "text, and pass separator=."
+        )
     if array.dtype.kind == "O" and all(isinstance(value, (bool, int, float, np.number, np.bool_)) for value in array):
         return np.array(array.tolist())
     return array if array.dtype.kind in "biuf" else array.astype(object)
@@ -116,11 +124,18 @@ def _read_file(path: Path, texts: Sequence[str]) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pandas.errors.ParserWarning)  # rows that are longer than the header
             return pandas.read_csv(path, sep=separator, index_col=False, **options)
-    except ImportError:
-        raise ImportError('Reading Parquet needs pyarrow: pip install "vit-keras[table]"') from None
+    except ImportError as error:
+        needs = 'Reading Parquet needs pyarrow: pip install "vit-keras[table]"'
+        raise ImportError(needs if separator is None else f"{path} cannot be read: {error}") from None
     except pandas.errors.ParserWarning:
         raise ValueError(f"{path} has more values in its rows than names of columns in its first line.") from None
-    except (ValueError, OSError) as error:  # pandas' and pyarrow's errors are of these
+    except (
+        ValueError,
+        OSError,
+        EOFError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:  # pandas' and pyarrow's errors are of these
         raise ValueError(f"{path} cannot be read as a table: {error}") from None
 
 

@@ -88,7 +88,7 @@ class Embedder:
             try:
                 images.append(self._preprocessing(picture)[0])
                 good.append(n)
-            except (ValueError, OSError) as error:
+            except (ValueError, OSError, TypeError) as error:  # a missing value is of another type
                 errors[n] = str(error) or type(error).__name__
         for start in range(0, len(good), self.batch_size):
             some = np.stack(images[start : start + self.batch_size])

@@ -226,10 +226,6 @@ def finetune(
             errors=errors,
             progress=progress,
         )
-        if not all(part.paths for part in sets):
-            raise ValueError(
-                "All training images or all held-out images are damaged. Repair them, or pass more images."
-            )
     call = Call(
         data=data,
         given=given,
