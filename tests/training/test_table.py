@@ -152,7 +152,7 @@ def test_what_was_assumed_is_said(photos, capsys):
         ("kind", {"validation_split": 0.7}, "above 0 and at most 0.5"),
         ("kind", {"validation_split": 0}, "above 0 and at most 0.5"),
         ("kind", {"separator": ""}, "separator= is a text between"),
-        ("age", {"separator": " ", "task": "regression"}, "of task='multi'. Received: ' ', task 'regression'"),
+        ("age", {"separator": " ", "task": "regression"}, "Received: ' ', task 'regression'"),
     ],
 )
 def test_labels_in_doubt_are_refused(photos, label, options, message):

@@ -178,7 +178,7 @@ def read_table(
     columns, written = read_columns(table, [image]), read_columns(table, as_written)
     if separator is not None and (not separator or task not in ("auto", "multi")):
         raise ValueError(
-            f"separator= is a text between several labels in one column, of task='multi'. Received: {separator!r}, task "
+            f"separator= is a text between several labels in one column (task='multi'). Received: {separator!r}, task "
             f"{task!r}"
         )
     if separator is not None:
