@@ -335,7 +335,7 @@ def test_nothing_is_left_to_hold_out(tmp_path):
     how = {"errors": "skip", "batch_size": 1, "validation_split": 0.5, "progress": False}
     with (
         pytest.warns(UserWarning, match="2 damaged images are left out"),
-        pytest.raises(ValueError, match="all held-out"),
+        pytest.raises(ValueError, match="All images of a part are damaged"),
     ):
         finetune(tiny(), tmp_path, output=tmp_path / ".run", **how)
 
