@@ -537,6 +537,13 @@ def test_new_rates_are_those_of_a_model_that_is_built_with_them():
     assert (model.config.dropout, model.config.embedding_dropout) == (0.1, 0.3)
 
 
+def test_rates_do_not_go_with_remat_in_a_model_without_a_config_either():
+    model = keras.models.clone_model(tiny(dropout=0.0, remat=True))
+    with pytest.raises(ValueError, match="cannot go with remat"):
+        anatomy.set_rates(model, stochastic_depth=0.2)
+    anatomy.set_rates(model, dropout=0.0)
+
+
 def test_nothing_is_named_in_a_model_of_several_outputs():
     model = tiny()
     for outputs in ([model.output] * 2, {"a": model.output, "b": model.output}):

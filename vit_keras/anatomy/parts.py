@@ -421,6 +421,8 @@ def set_rates(vit: keras.Model, dropout: float | None = None, stochastic_depth: 
         after_embedding = {"emb_dropout": config.embedding_dropout} if "dropout" in given else {}
         vit.config = config.replace(**given, **after_embedding)
     found = blocks(vit)
+    if any(given.values()) and any(getattr(block, "remat", False) for block in found):
+        raise ValueError("Dropout and stochastic depth cannot go with remat. Build the model with remat=False.")
     for n, block in enumerate(found):
         if dropout is not None:
             for layer in (block, *(part for part in flat_layers(block) if isinstance(part, layers.MlpBlock))):
