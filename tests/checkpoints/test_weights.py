@@ -859,7 +859,7 @@ def test_a_guess_of_heads_is_not_another_way_to_compute(tmp_path):
     safetensors = pytest.importorskip("safetensors.numpy")
     model = vit.build_model(32, 16, 1, 192, 2, "map", 64, classes=3, pooling="map")
     checkpoints.save_weights(model, path := tmp_path / "x.safetensors")
-    write_safetensors(path, safetensors.load_file(path))  # arrays alone, of which 3 heads are assumed
+    write_safetensors(path, safetensors.load_file(path))  # arrays alone: 3 heads are assumed
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         checkpoints.load_weights(model, path)

@@ -332,7 +332,7 @@ def test_an_image_size_that_is_not_a_whole_number_of_patches(write, tmp_path):
 
 
 def test_an_image_size_of_its_authors_that_is_not_a_whole_number_of_patches(tmp_path):
-    """As SigLIP's so400m with patches of 14 pixels: its images have 384, of which the convolution drops the last 6."""
+    """As in SigLIP so400m/14: images have 384 pixels, and the convolution drops the last 6."""
     path = write(load("hf_siglip_vision"), tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     tower = config.get("vision_config", config)

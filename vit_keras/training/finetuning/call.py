@@ -39,7 +39,6 @@ from .results import (
     mean,
     models_of_folds,
     pixels,
-    plain,
     predictions_csv,
     remarks,
     remarks_on_plan,
@@ -356,8 +355,8 @@ class Call:
             findings = dataclasses.replace(findings, **(wrong_labels(*asked, judge) if known.any() else {}))
         told = {
             "task": self.data.task,
-            "scores": {name: [plain(value) for value in values] for name, values in scores.items()},
-            "mean": {name: plain(mean(values)) for name, values in scores.items()},
+            "scores": scores,
+            "mean": {name: mean(values) for name, values in scores.items()},
             "folds": [{**r, "pictures": len(part.labels)} for r, part in zip(results, parts)],
             "out_of_fold": evaluation.to_dict(),
             "images": findings.to_dict(self.data),

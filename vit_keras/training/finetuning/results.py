@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
-import json
 import math
 import platform
 import re
@@ -19,6 +18,7 @@ import numpy as np
 
 from ... import __version__
 from ..._internal.atomic import complete
+from ..._internal.plain_json import as_json
 from ...anatomy import find_vit
 from ...checkpoints.locate import find
 from ..data.labeled import Labeled
@@ -104,11 +104,6 @@ def mean(values: list[float]) -> float:
     """Return the mean of the folds whose images define the metric; NaN if there is none."""
     known = [value for value in values if math.isfinite(value)]
     return statistics.fmean(known) if known else math.nan
-
-
-def plain(value: float) -> float | None:
-    """Return a number for JSON, which has no NaN."""
-    return value if math.isfinite(value) else None
 
 
 def models_of_folds(output: Path) -> list[Path]:
@@ -214,7 +209,7 @@ def write(output: Path, texts: dict[str, Any], model: keras.Model | None, probe:
             probe.save(part)
     for name, text in texts.items():
         with complete(output / name) as part:
-            text = text if isinstance(text, str) else json.dumps(text, indent=1)
+            text = text if isinstance(text, str) else as_json(text, indent=1)
             part.write_text(text, encoding="utf-8", errors="backslashreplace")  # the name of a file may not be UTF-8
     if model is not None:
         with complete(output / "model.keras") as part:
