@@ -28,25 +28,7 @@ _OF_THE_DISK = {getattr(errno, name) for name in _NAMES if hasattr(errno, name)}
 
 @contextlib.contextmanager
 def complete(target: str | os.PathLike[str]) -> Iterator[Path]:
-    """Write a file that appears at its path when the block ends, and not at all if the block raises.
-
-    Args:
-        target: The file; its folder must exist.
-
-    Yields:
-        The path to write to: the same name, in a temporary folder beside the target (see `workspace`).
-
-    Raises:
-        FileNotFoundError: The folder does not exist.
-        OSError: The disk is full or failed; the error names the target.
-        TypeError: The target is not a path.
-        ValueError: The target is a folder.
-
-    Example:
-        >>> with complete("notes.txt") as part:
-        ...     part.write_text("complete")
-        8
-    """
+    """Yield a path next to `target` to write to; the file appears at `target` only if the block does not raise."""
     target = Path(path_text(target, "The file to write", "a path"))
     if not target.parent.is_dir():
         raise FileNotFoundError(f"There is no folder {target.parent} to write {target.name} to.")
@@ -60,25 +42,9 @@ def complete(target: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def workspace(parent: Path) -> Iterator[Path]:
-    """Make a temporary folder in a folder, and delete it when the block ends.
-
-    The temporary folders of processes that were killed are deleted first. A process holds a lock on its own folder as
-    long as it lives. Where there are no such locks (on Windows, and in some network folders), they are left.
-
-    Args:
-        parent: The folder, which must exist.
-
-    Yields:
-        The path of the temporary folder.
-
-    Raises:
-        PermissionError: The folder may not be written to; the error names it.
-
-    Example:
-        >>> with workspace(Path(".")) as folder:
-        ...     folder.is_dir()
-        True
-    """
+    """Yield a temporary folder in a folder, deleted when the block ends."""
+    # A process holds a lock on its own folder as long as it lives, so those that killed processes left can be deleted.
+    # Where there are no such locks (on Windows, and in some network folders), they stay.
     delete_left(parent)
     while True:
         try:
@@ -99,18 +65,7 @@ def workspace(parent: Path) -> Iterator[Path]:
 
 
 def check_writable(folder: Path) -> None:
-    """Check, before what takes time, that files can be written into a folder, which need not exist yet.
-
-    Args:
-        folder: The folder.
-
-    Raises:
-        NotADirectoryError: The folder, or one that it is in, is a file.
-        PermissionError: The folder, or the nearest one above it that exists, may not be written to.
-
-    Example:
-        >>> check_writable(Path("new/folder"))
-    """
+    """Raise an error if files cannot be written into a folder, which may not exist yet."""
     nearest = next((each for each in (folder, *folder.parents) if each.exists()), folder)
     if not nearest.is_dir():
         raise NotADirectoryError(f"{nearest} is a file, not a folder. Choose another name for the output.")
@@ -119,26 +74,10 @@ def check_writable(folder: Path) -> None:
 
 
 def put_together(source: Path, target: Path, names: Sequence[str]) -> None:
-    """Move files that belong together to their folder. Old ones and new ones are never there together.
-
-    One file or folder alone is replaced at once. Of several, the old ones after the first are deleted before: whoever
-    stops the process between two moves leaves a part of the new ones.
-
-    Args:
-        source: The folder where they are: a `workspace` in the target, or beside it.
-        target: The folder where they go.
-        names: Their names. Each one after the first describes those before it. A name that the source does not have is
-            only deleted in the target.
-
-    Raises:
-        OSError: The disk failed.
-
-    Example:
-        >>> with workspace(Path(".")) as folder:
-        ...     for name in ("weights.bin", "config.json"):
-        ...         _ = (folder / name).write_text("new")
-        ...     put_together(folder, Path("."), ["weights.bin", "config.json"])
-    """
+    """Move files that belong together to their folder, where old and new ones are never mixed."""
+    # Each name after the first describes those before it; one that the source lacks is only deleted. One file or folder
+    # is replaced atomically. Of several, the old ones after the first are deleted before, so a process that is stopped
+    # between two moves leaves some of the new ones.
     first, *others = [name for name in names if (source / name).exists()]
     old = [name for name in names if (target / name).exists()]
     for name in reversed(old):
@@ -172,11 +111,7 @@ def _exchange(one: Path, other: Path) -> None:
 
 
 def delete_left(parent: Path) -> None:
-    """Delete the temporary folders that killed processes left in a folder; see `workspace`.
-
-    Example:
-        >>> delete_left(Path("."))
-    """
+    """Delete the temporary folders that killed processes left in a folder."""
     for left in parent.glob(f"{_PREFIX}*"):
         with _lock(left) as alone:
             if alone:
@@ -204,20 +139,7 @@ def _lock(folder: Path) -> Iterator[bool | None]:
 
 @contextlib.contextmanager
 def naming(target: str | os.PathLike[str]) -> Iterator[None]:
-    """Name the file that is written in errors of the disk, which are raised without a name.
-
-    Args:
-        target: The file.
-
-    Raises:
-        OSError: The disk is full or failed while the block ran.
-
-    Example:
-        >>> with naming("features.npz"):
-        ...     raise OSError(errno.ENOSPC, "No space left on device")
-        Traceback (most recent call last):
-        OSError: Could not write features.npz: No space left on device. Free some space there, or choose another folder.
-    """
+    """Name the file being written in errors of the disk, which the system raises without a name."""
     try:
         yield
     except Exception as error:
@@ -240,10 +162,5 @@ def _number(error: BaseException) -> int | None:
 
 
 def of_the_disk(error: BaseException) -> bool:
-    """Return whether an error says that the disk is full, read-only or failed.
-
-    Example:
-        >>> of_the_disk(OSError(errno.ENOSPC, "No space left on device")), of_the_disk(ConnectionResetError())
-        (True, False)
-    """
+    """Return whether an error says that the disk is full, read-only or failed."""
     return isinstance(error, OSError) and _number(error) is not None

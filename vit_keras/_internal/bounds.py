@@ -57,25 +57,13 @@ LIMIT_MESSAGE = 2_000
 
 
 def shortened(message: str) -> str:
-    """Return a message without what is beyond `LIMIT_MESSAGE` characters.
-
-    Example:
-        >>> len(shortened("x" * 5_000_000))
-        2002
-    """
+    """Return a message cut to `LIMIT_MESSAGE` characters."""
     return message if len(message) <= LIMIT_MESSAGE else f"{message[:LIMIT_MESSAGE]} …"
 
 
 @contextlib.contextmanager
 def about(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Let every `ValueError` name a file, in at most `LIMIT_MESSAGE` characters.
-
-    Example:
-        >>> with about("a.npz"):
-        ...     raise ValueError("It is damaged.")
-        Traceback (most recent call last):
-        ValueError: a.npz: It is damaged.
-    """
+    """Let every `ValueError` name a file, in at most `LIMIT_MESSAGE` characters."""
     try:
         yield
     except ValueError as error:
@@ -87,30 +75,14 @@ def about(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def too_many(arrays: int) -> str | None:
-    """Return why a file with so many arrays is not read, as a phrase that follows its name; `None` if it is.
-
-    Example:
-        >>> too_many(30_000)
-        'has 30,000 arrays, and at most 5,000 are read: no Vision Transformer has as many.'
-    """
+    """Return why a file with this number of arrays is not read, as a phrase that follows its name, or `None`."""
     if arrays <= LIMIT_ARRAYS:
         return None
     return f"has {arrays:,} arrays, and at most {LIMIT_ARRAYS:,} are read: no Vision Transformer has as many."
 
 
 def too_much(unpacked: int, size: int) -> str | None:
-    """Return why a file that unpacks to so many bytes is not read, as a phrase that follows its name; or `None`.
-
-    Args:
-        unpacked: Bytes of its content.
-        size: Bytes of the file.
-
-    Example:
-        >>> too_much(1 << 30, 1 << 20)
-        'has 1,048,576 bytes and claims to hold 1,073,741,824: at most 268,435,456 would be unpacked.'
-        >>> too_much(1 << 30, 1 << 29) is None
-        True
-    """
+    """Return why a file that unpacks to this number of bytes is not read, as a phrase after its name, or `None`."""
     most = max(LIMIT_UNPACKED, LIMIT_RATIO * size)
     if unpacked <= most:
         return None
@@ -118,19 +90,8 @@ def too_much(unpacked: int, size: int) -> str | None:
 
 
 def check_input(size: Sequence[int], stride: Sequence[int] = (1, 1), crop: float = 1) -> None:
-    """Raise an error for the size of a model's input that no file may ask for.
-
-    Args:
-        size: `(height, width)` in pixels.
-        stride: Pixels between two patches, down and across.
-        crop: The part of a side that is kept when an image is cut.
-
-    Raises:
-        ValueError: It has more than `LIMIT_INPUT` pixels or `LIMIT_PATCHES` patches.
-
-    Example:
-        >>> check_input((224, 224), (16, 16))
-    """
+    """Raise a ValueError if a file asks for more than `LIMIT_INPUT` pixels or `LIMIT_PATCHES` patches."""
+    # `crop` is the part of a side that is kept when an image is cut.
     if math.prod(size) > LIMIT_INPUT * crop * crop:
         before = f", cut from 1/{crop} of that" if crop < 1 else ""
         raise ValueError(
@@ -152,10 +113,8 @@ def patch_stride(patch_size: tuple[int, int], resnet: tuple[int, ...] | None = N
 
 
 def patch_cells(image_size: tuple[int, int], resnet: tuple[int, ...] | None = None) -> tuple[int, int]:
-    """Return the size of the patch embedding's input: pixels, or in a hybrid cells of the ResNet's output.
-
-    The ResNet pads an image, a patch embedding does not.
-    """
+    """Return the size of the patch embedding's input: pixels, or in a hybrid cells of the ResNet's output."""
+    # The ResNet pads an image, a patch embedding does not.
     root = _halvings(resnet)
     return -(-image_size[0] // root), -(-image_size[1] // root)
 

@@ -17,16 +17,7 @@ _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 def warn_of(path: str | os.PathLike[str] | None, names: Sequence[str], count: int) -> None:
-    """Warn of weights that are not finite, if there are any.
-
-    Args:
-        path: The file that they were read from.
-        names: Their names.
-        count: Number of all weights that were read.
-
-    Warns:
-        UserWarning: There are some; it names the first five.
-    """
+    """Warn if weights read from a file are not finite, with the first five names."""
     if names:
         some = f"{', '.join(names[:5])}{' …' if len(names) > 5 else ''}"
         warn_caller(
@@ -36,11 +27,7 @@ def warn_of(path: str | os.PathLike[str] | None, names: Sequence[str], count: in
 
 
 def check_model(path: str | os.PathLike[str], model: keras.Model) -> None:
-    """Warn if a model that was read from a file has weights that are not finite.
-
-    Warns:
-        UserWarning: It has some; it names the first five.
-    """
+    """Warn if a model that was read from a file has weights that are not finite."""
     weights = [variable for variable in model.weights if keras.backend.standardize_dtype(variable.dtype) in _FLOATS]
     # NumPy takes a few hundredths of a second for a ViT-B/16, and Keras' operations on some backends a few seconds.
     found = [each.path for each in weights if not is_finite(keras.ops.convert_to_numpy(each), each.dtype)]
@@ -48,22 +35,13 @@ def check_model(path: str | os.PathLike[str], model: keras.Model) -> None:
 
 
 def is_finite(value: np.ndarray, dtype: str) -> bool:
-    """Return whether all values are finite, also in a variable of this type: 1e6 is infinite as float16.
-
-    Example:
-        >>> is_finite(np.array([1e6]), "float32"), is_finite(np.array([1e6]), "float16")
-        (True, False)
-    """
+    """Return whether all values are finite, also after a cast to this type: 1e6 is infinite in float16."""
     with np.errstate(over="ignore"):
         return bool(np.isfinite(value.astype("float16") if dtype == "float16" else value).all())
 
 
 def check_outputs(model: keras.Model, outputs: np.ndarray) -> np.ndarray:
-    """Return the predictions of a model if all are finite numbers.
-
-    Raises:
-        ValueError: Some are not, so a metric of them would say nothing.
-    """
+    """Return the predictions of a model, or raise a ValueError if some are not finite."""
     if not np.isfinite(outputs).all():
         raise ValueError(f"The model {model.name!r} predicts values that are not finite numbers.{see('nan')}")
     return outputs

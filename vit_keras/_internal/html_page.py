@@ -17,25 +17,9 @@ __all__ = ["data_uri", "escape", "fill", "picture_page", "to_json"]
 def picture_page(
     title: str, footer: str, *, connect: str = "'none'", blocks: str = "", modules: Sequence[str] = ()
 ) -> str:
-    """Return a page that takes an image and shows what a model sees in it.
-
-    A server answers the image (`predict`), unless a module sets `window.ask`, a function that takes the file and
-    resolves to the same answer.
-
-    Args:
-        title: Text of the heading.
-        footer: HTML.
-        connect: See `fill`.
-        blocks: HTML at the end of the page: data in elements that show nothing.
-        modules: JavaScript of modules, which run in this order when the page is complete. They may use WebAssembly.
-
-    Raises:
-        ValueError: A module has an end of a script in it.
-
-    Example:
-        >>> "<p>1 &lt; 2</p>" in picture_page("A model", f"<p>{escape('1 < 2')}</p>", connect="'self'")
-        True
-    """
+    """Return a page that takes an image and shows what a model sees in it."""
+    # The server answers the image (`predict`), unless a module sets `window.ask`, a function that takes the file and
+    # resolves to the same answer. Modules run in order when the page is complete, and may use WebAssembly.
     for text in modules:
         if re.search("<!--|</?script", text, re.IGNORECASE):
             raise ValueError("A script that has '<!--', '<script' or '</script' in it cannot be put into a page.")
@@ -47,22 +31,9 @@ def picture_page(
 
 
 def fill(template: str, places: Mapping[str, str], connect: str = "'none'", scripts: Sequence[str] = ()) -> str:
-    """Fill the places `{{name}}` of a template, all at once, so that no text is taken for a place.
-
-    The place `{{policy}}` gets a content security policy that allows only the template's own style and script, and what
-    `scripts` names.
-
-    Args:
-        template: A page with one `<style>` and one `<script>` element.
-        places: HTML by the name of its place; see `escape`.
-        connect: Where the script may send requests: `"'self'"` is the server of the page.
-        scripts: What else may run, as sources of a content security policy.
-
-    Example:
-        >>> page = fill("<style></style><script></script><p>{{title}}</p>", {"title": escape("1 < 2")})
-        >>> page.rpartition("</script>")[2]
-        '<p>1 &lt; 2</p>'
-    """
+    """Fill the places `{{name}}` of a template with HTML, all at once, so that no text is taken for a place."""
+    # The place `{{policy}}` gets a content security policy that allows only the template's own style and script, the
+    # sources in `scripts`, and requests to `connect` (`"'self'"` is the page's server).
     style, script = (re.findall(rf"<{tag}>(.*?)</{tag}>", template, re.DOTALL)[0] for tag in ("style", "script"))
     allowed = " ".join([_hash(script), *scripts])
     policy = (
@@ -79,23 +50,13 @@ def escape(value: Any) -> str:
 
 
 def to_json(value: Any) -> str:
-    r"""Return JSON that is safe inside a script element, whatever text is in it.
-
-    Example:
-        >>> to_json({"name": "</script>"})
-        '{"name":"\\u003c/script\\u003e"}'
-    """
+    """Return JSON that is safe inside a script element, whatever text is in it."""
     text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return re.sub("[<>&]", lambda c: f"\\u{ord(c[0]):04x}", text)
 
 
 def data_uri(data: bytes, media_type: str) -> str:
-    """Return bytes as a `data:` URI.
-
-    Example:
-        >>> data_uri(b"hi", "text/plain")
-        'data:text/plain;base64,aGk='
-    """
+    """Return bytes as a `data:` URI."""
     return f"data:{media_type};base64,{base64.b64encode(data).decode()}"
 
 

@@ -143,11 +143,7 @@ def keep_old_paths() -> None:
 
 
 def moved_names(module: str) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a module from which names have moved.
-
-    Args:
-        module: The module's `__name__`.
-    """
+    """Return the `__getattr__` of a module from which names have moved."""
     homes = MOVED_NAMES[module.removeprefix(f"{ROOT}.")]
 
     def __getattr__(name):
@@ -164,17 +160,7 @@ def attach(
     names: Mapping[str, str] | None = None,
     renamed: Mapping[str, str] | None = None,
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the two functions that make a package's parts appear on first use (PEP 562).
-
-    Args:
-        package: The package's `__name__`.
-        submodules: Its submodules that are attributes.
-        names: `{public name: submodule that defines it}`.
-        renamed: `{earlier name: public name}`.
-
-    Returns:
-        `__getattr__` and `__dir__`, to be assigned in the package.
-    """
+    """Return the `__getattr__` and `__dir__` that make a package's parts appear on first use (PEP 562)."""
     names, renamed = dict(names or {}), dict(renamed or {})
 
     def __getattr__(name):

@@ -10,16 +10,7 @@ __all__ = ["as_json"]
 
 
 def as_json(value: Any, **options: Any) -> str:
-    """Return plain values as JSON, with null for numbers that are not finite: JSON has none.
-
-    Args:
-        value: Dictionaries, lists, tuples, texts, numbers, booleans and `None`.
-        **options: Those of `json.dumps`, such as `indent`.
-
-    Example:
-        >>> as_json({"loss": float("nan")})
-        '{"loss": null}'
-    """
+    """Return plain values as JSON, with null for numbers that are not finite, which JSON cannot hold."""
     try:
         return json.dumps(value, allow_nan=False, **options)
     except ValueError:  # a number that is not finite

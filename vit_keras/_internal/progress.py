@@ -14,22 +14,9 @@ __all__ = ["progress_bar"]
 def progress_bar(
     description: str, total: int | None, *, unit: str = "images", start: int = 0, show: bool = True
 ) -> Iterator[Callable[[int], None]]:
-    """Draw a progress bar on standard error while the block runs; in a notebook, one line below the cell.
-
-    Args:
-        description: The task; of a longer text the first 20 characters are shown.
-        total: Number of units; `None` if unknown.
-        unit: What is counted; `"bytes"` are shown as kB and MB, with their speed.
-        start: Units that are done already.
-        show: Whether to draw anything.
-
-    Yields:
-        A function that advances the bar by a number of units.
-
-    Example:
-        >>> with progress_bar("cats", 2, show=False) as advance:
-        ...     advance(2)
-    """
+    """Draw a progress bar on standard error while the block runs, and yield a function that advances it."""
+    # In a notebook, it is one line below the cell. `start` units are done already; the unit "bytes" is shown as kB and
+    # MB.
     if not show:
         yield lambda count: None
         return

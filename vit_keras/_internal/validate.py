@@ -33,42 +33,18 @@ __all__ = [
 
 
 def see(symptom: str) -> str:
-    """Return the end of a message that leads to a section of docs/troubleshooting.md, by its anchor.
-
-    Example:
-        >>> see("nan")
-        ' See troubleshooting: nan.'
-    """
+    """Return the end of a message that leads to a section of docs/troubleshooting.md, by its anchor."""
     return f" See troubleshooting: {symptom}."
 
 
 def expanded(path: str | os.PathLike[str]) -> Path:
-    """Return a path in which a leading `~` is the home folder; `~name` stays where nobody has that name.
-
-    `Path.expanduser` raises an error there, and a file may be called so.
-
-    Example:
-        >>> expanded("~nobody-has-this-name.png").name
-        '~nobody-has-this-name.png'
-    """
+    """Return a path in which a leading `~` is the home folder; `~name` stays if there is no such user."""
+    # `Path.expanduser` raises an error there, but a file may have this name.
     return Path(os.path.expanduser(path))
 
 
 def positive_integer(value: Any, name: str, least: int = 1) -> int:
-    """Return an integer of any integer type as `int`.
-
-    Args:
-        value: The value.
-        name: What an error calls it.
-        least: The least integer that is accepted.
-
-    Raises:
-        ValueError: It is not an integer, it is a bool, or it is less than `least`.
-
-    Example:
-        >>> positive_integer(3, "rank")
-        3
-    """
+    """Return an integer of any integer type as `int`, or raise a ValueError that names it."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -80,11 +56,7 @@ def positive_integer(value: Any, name: str, least: int = 1) -> int:
 
 
 def size_pair(value: Any, argument: str) -> tuple[int, int]:
-    """Read an `int` or a `(height, width)` pair; any integer type will do.
-
-    Raises:
-        ValueError: `value` is neither one positive integer nor two.
-    """
+    """Return `(height, width)` from an integer or a pair of them, or raise a ValueError."""
     values = value.tolist() if hasattr(value, "tolist") else value
     values = values if isinstance(values, (tuple, list)) else [values, values]
     try:
@@ -99,20 +71,7 @@ def size_pair(value: Any, argument: str) -> tuple[int, int]:
 
 
 def instance(value: Any, kind: Any, name: str) -> Any:
-    """Return a value of a type.
-
-    Args:
-        value: The value.
-        kind: The type, or several.
-        name: What an error calls it.
-
-    Raises:
-        TypeError: It is of another type.
-
-    Example:
-        >>> instance("a", (str, bytes), "name")
-        'a'
-    """
+    """Return a value, or raise a TypeError that names it if its type is different."""
     if isinstance(value, kind):
         return value
     kinds = " or ".join(each.__name__ for each in (kind if isinstance(kind, tuple) else (kind,)))
@@ -120,34 +79,14 @@ def instance(value: Any, kind: Any, name: str) -> Any:
 
 
 def python_numbers(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those values that are NumPy's numbers, as Python's, which JSON can hold.
-
-    Example:
-        >>> import numpy as np
-        >>> python_numbers({"rate": np.float64(0.5), "steps": 3})
-        {'rate': 0.5}
-    """
+    """Return only the NumPy numbers of a dictionary, as Python's numbers, which JSON can hold."""
     import numpy as np  # the checks of names do without
 
     return {name: value.item() for name, value in values.items() if isinstance(value, np.generic)}
 
 
 def path_text(value: Any, name: str = "weights", kinds: str = "a published name, a path or a URL") -> str:
-    """Return a path or a name as text.
-
-    Args:
-        value: The value.
-        name: What an error calls it.
-        kinds: What else an error says would work.
-
-    Raises:
-        TypeError: It is neither.
-
-    Example:
-        >>> from pathlib import Path
-        >>> path_text(Path("vit.npz"))
-        'vit.npz'
-    """
+    """Return a path or a name as text, or raise a TypeError that lists what would work."""
     text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
     if not isinstance(text, str):
         is_open = ". A model that is open is used as it is." if hasattr(value, "predict") else ""
@@ -156,12 +95,7 @@ def path_text(value: Any, name: str = "weights", kinds: str = "a published name,
 
 
 def received(value: Any) -> str:
-    """Return what an error says was received: the columns of a table, and the first letters of anything else.
-
-    Example:
-        >>> received({"image": ["1.png"], "label": [0]}), received("x" * 200)[-3:]
-        ("a table with the columns 'image', 'label'", 'xxx')
-    """
+    """Return what an error shows of a value: the columns of a table, or the first letters of anything else."""
     columns = getattr(value, "columns", value if isinstance(value, Mapping) else None)
     if columns is not None and not callable(columns):
         return f"a table with the columns {', '.join(map(repr, columns)):.100}"
@@ -169,12 +103,7 @@ def received(value: Any) -> str:
 
 
 def as_array(values: Any, dtype: Any = None) -> np.ndarray:
-    """Return values as a NumPy array, also those of a PyTorch tensor that is on a GPU or has a gradient.
-
-    Example:
-        >>> as_array([1, 2], "float32")
-        array([1., 2.], dtype=float32)
-    """
+    """Return values as a NumPy array, also those of a PyTorch tensor that is on a GPU or has a gradient."""
     import numpy as np  # the checks of names do without
 
     if hasattr(values, "detach") and hasattr(values, "cpu"):  # an open file has the first
@@ -185,15 +114,8 @@ def as_array(values: Any, dtype: Any = None) -> np.ndarray:
 
 
 def native_order(value: Any) -> Any:
-    """Return an array in the machine's byte order, which PyTorch and JAX need: astronomers' files have the other.
-
-    Arrays in a list, a tuple or a dictionary are converted, too. Anything else is returned as it is.
-
-    Example:
-        >>> import numpy as np
-        >>> native_order((np.zeros(2, ">f4"), None))[0].dtype.isnative
-        True
-    """
+    """Return arrays, also nested ones, in the machine's byte order, which PyTorch and JAX need."""
+    # Astronomers' files (FITS) have the other order.
     if type(value) in (list, tuple):
         return type(value)(map(native_order, value))
     if type(value) is dict:
@@ -204,21 +126,7 @@ def native_order(value: Any) -> Any:
 
 
 def numbers(value: Any, name: str, axes: int = 0) -> np.ndarray:
-    """Return numbers as an array of their own dtype; of bfloat16, in float32.
-
-    Args:
-        value: An array, or what becomes one.
-        name: What an error calls it.
-        axes: The least number of axes.
-
-    Raises:
-        TypeError: They are not numbers.
-        ValueError: They have fewer axes, or rows of different lengths.
-
-    Example:
-        >>> numbers([1, 2], "scores").shape
-        (2,)
-    """
+    """Return numbers as an array of at least `axes` axes, in their own dtype (bfloat16 becomes float32)."""
     try:
         array = as_array(value)
     except ValueError as error:
@@ -232,12 +140,7 @@ def numbers(value: Any, name: str, axes: int = 0) -> np.ndarray:
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Return whether a value is a finite real number and not a bool.
-
-    Example:
-        >>> is_number(0.5), is_number(True), is_number("0.5")
-        (True, False, False)
-    """
+    """Return whether a value is a finite real number and not a bool."""
     try:
         return not isinstance(value, (bool, str, bytes)) and math.isfinite(value)
     except (TypeError, OverflowError):  # an integer can be too large for a float
@@ -245,15 +148,7 @@ def is_number(value: Any) -> TypeGuard[float]:
 
 
 def one_of(value: Any, name: str, choices: Iterable[Any]) -> Any:
-    """Return a value if it is one of the choices.
-
-    Raises:
-        ValueError: It is none of them. The error lists them and suggests the nearest.
-
-    Example:
-        >>> one_of("skip", "errors", ("raise", "skip"))
-        'skip'
-    """
+    """Return a value if it is one of the choices, or raise a ValueError that suggests the nearest."""
     choices = list(choices)
     if value not in choices:
         listed = ", ".join(map(repr, choices))
@@ -267,16 +162,7 @@ KNOWN_ACTIVATIONS = ("linear", "relu", "sigmoid", "silu", "softmax", "tanh")
 
 
 def check_activations(options: Mapping[str, Any]) -> None:
-    """Check the names of activations among the fields of a `ViTConfig`.
-
-    Raises:
-        ValueError: One is neither Keras' nor, of an MLP, ours.
-
-    Example:
-        >>> check_activations({"activation": "sofmax"})
-        Traceback (most recent call last):
-        ValueError: activation must be the name of an activation. Did you mean 'softmax'? Received: 'sofmax'
-    """
+    """Raise a ValueError if a field of a `ViTConfig` names an unknown activation."""
     for name, own in (("activation", ()), ("mlp_activation", _OF_AN_MLP)):
         value = options.get(name)
         if not isinstance(value, str) or value in (*own, *KNOWN_ACTIVATIONS):
@@ -325,18 +211,7 @@ ALIASES = {
 
 
 def did_you_mean(value: Any, choices: Iterable[Any]) -> str:
-    """Return a hint for an error, with a space before it: the choices nearest to a misspelled name, or nothing.
-
-    Example:
-        >>> did_you_mean("kat", ["cat", "dog"])
-        " Did you mean 'cat'?"
-        >>> did_you_mean("zebra", ["cat", "dog"])
-        ''
-        >>> did_you_mean("lr", ["lora", "learning_rate"])
-        " Did you mean 'learning_rate'?"
-        >>> did_you_mean("dinov2", ["timm/vit_dinov2", "facebook/dinov2-base"])
-        " Did you mean 'facebook/dinov2-base' or 'timm/vit_dinov2'?"
-    """
+    """Return `" Did you mean '…'?"` with the choices nearest to a misspelled name, or an empty text."""
     by_spelling = {str(choice).lower().replace("-", "_"): choice for choice in choices if choice is not None}
     name = str(value)[:100].lower().replace("-", "_")
     near = [each for each in ALIASES.get(name, ()) if each in by_spelling][:1]
@@ -352,16 +227,7 @@ def did_you_mean(value: Any, choices: Iterable[Any]) -> str:
 
 
 def check_fields(kind: Any, names: Iterable[str], **parts: Any) -> None:
-    """Refuse names that are not fields of a dataclass.
-
-    Args:
-        kind: The dataclass.
-        names: Names of fields that were received.
-        **parts: Fields of `kind` that are dataclasses themselves, with their types.
-
-    Raises:
-        ValueError: There are some; the error names the nearest field, or all.
-    """
+    """Raise a ValueError if names are not fields of a dataclass or, after a dot, of one of its `parts`."""
     known = [field.name for field in dataclasses.fields(kind)]
     unknown = sorted(set(names) - set(known))
     if unknown:
@@ -374,11 +240,7 @@ def check_fields(kind: Any, names: Iterable[str], **parts: Any) -> None:
 
 
 def check_switches(settings: Any) -> None:
-    """Refuse anything but True and False in a field of a dataclass that is one of them: any text would count as True.
-
-    Raises:
-        ValueError: A field has another value.
-    """
+    """Refuse anything but True and False in a dataclass' boolean fields, since any text would count as True."""
     values = python_numbers(vars(settings))  # those of NumPy
     for field in dataclasses.fields(settings):
         value = values.get(field.name, getattr(settings, field.name))
@@ -407,16 +269,8 @@ def _changes(one: str, other: str) -> int:
 
 
 def merge_schedule(value: Any, blocks: int, patches: int | None) -> int | tuple[int, ...]:
-    """Read how many tokens each block merges: one number for all blocks, or one for each.
-
-    Raises:
-        ValueError: It is neither, the number of patches is not known, or a block has too few patches left: it can merge
-            one half of them.
-
-    Example:
-        >>> merge_schedule([8, 8], 2, 196), merge_schedule([8, 0], 2, 196)
-        (8, (8, 0))
-    """
+    """Return how many tokens each block merges: one number for all, or one for each."""
+    # A block can merge at most half of the patches that are left.
     value = value.tolist() if hasattr(value, "tolist") else value
     one = not isinstance(value, Sequence)
     counts = tuple(positive_integer(count, "merge_tokens", least=0) for count in ([value] if one else value))

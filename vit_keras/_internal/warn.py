@@ -20,10 +20,7 @@ _R = TypeVar("_R")
 
 
 def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
-    """Issue a warning at the nearest caller outside of this package, however deep inside it the cause is.
-
-    `warnings.warn(skip_file_prefixes=)` does the same from Python 3.12 on.
-    """
+    """Issue a warning at the nearest caller outside of this package, as `skip_file_prefixes=` of Python 3.12 does."""
     frame, level = sys._getframe(), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
         frame, level = frame.f_back, level + 1
@@ -31,33 +28,16 @@ def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
 
 
 def ignore_in_process(category: type[Warning], module: str = "") -> None:
-    """Ignore a kind of warning from now on, in the whole process.
-
-    For what runs in several threads. Up to Python 3.13, `warnings.catch_warnings` there leaves the filters of one
-    thread to another, or forgets those that were added in between.
-
-    Args:
-        category: The kind.
-        module: A regular expression for the start of the module's name.
-    """
+    """Ignore a kind of warning from now on, in the whole process."""
+    # Up to Python 3.13, `warnings.catch_warnings` in several threads leaves the filters of one thread to another, or
+    # forgets those that were added in between.
     rule = ("ignore", None, category, re.compile(module) if module else None, 0)
     if rule not in warnings.filters:  # each change lets warnings appear again that are shown once
         warnings.filterwarnings("ignore", category=category, module=module)
 
 
 def renamed_arguments(**names: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Return a decorator that accepts arguments under the names of an earlier version, with a `DeprecationWarning`.
-
-    Args:
-        **names: The new name of each old one.
-
-    Example:
-        >>> @renamed_arguments(root="images_dir")
-        ... def read(images_dir="."):
-        ...     return images_dir
-        >>> read(images_dir="flowers")
-        'flowers'
-    """
+    """Return a decorator that accepts arguments under earlier names, with a `DeprecationWarning`."""
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
         called = function.__qualname__.removesuffix(".__init__")
