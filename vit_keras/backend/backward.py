@@ -19,46 +19,26 @@ logger: logging.Logger = logging.getLogger("vit_keras")
 
 
 def recomputed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a cheap function that is computed again in the backward pass, so that what is inside it need not be kept.
-
-    For element-wise functions: a training step takes a quarter less memory for 2 % of the time. (Of a matrix product at
-    the end only the gradient is computed, which does not need its result.) PyTorch's kernels keep little by themselves.
-    All tensors must be arguments: TensorFlow gives no gradient to a tensor that the function closes over (to variables
-    it does).
-    """
+    """Return a cheap function that is computed again in the backward pass instead of keeping what is inside it."""
+    # For element-wise functions: a training step takes a quarter less memory for 2 % of the time. (At the end of a
+    # matrix product, only the gradient is computed, which does not need its result.) PyTorch's kernels keep little by
+    # themselves. All tensors must be arguments: TensorFlow gives no gradient to a tensor in the closure, only to
+    # variables.
     if keras.backend.backend() not in ("tensorflow", "jax"):
         return function
     return keras.remat(lambda *x: function(*x))  # a new lambda each time: JAX would reuse the trace of a known one
 
 
 def in_one_pass(function: Callable[..., Any], *constants: Any) -> Callable[..., Any]:
-    """Return a function for training that keeps only its arguments for the backward pass.
-
-    Where `has_one_pass`, its value and its gradient take one pass over memory each, in at least float32; it is compiled
-    once for each function, its constants, and the shapes of the tensors. Elsewhere it is `recomputed`.
-
-    Args:
-        function: Defined in a module: from `constants` and tensors to one tensor like the first of these. It must read
-            nothing else.
-        *constants: Its first arguments, hashable.
-
-    Returns:
-        A function of the tensors.
-
-    Example:
-        >>> float(in_one_pass(layer_norm, 1e-6)(ops.ones((1, 4)), ops.ones(4), ops.ones(4))[0, 0])
-        1.0
-    """
+    """Return a function of tensors, for training, that keeps only its arguments for the backward pass."""
+    # Where `has_one_pass`, value and gradient take one pass over memory each, in at least float32, compiled once for
+    # each function, constants and shapes. So the function must be defined in a module, read nothing but its arguments
+    # (hashable constants first), and return one tensor like the first. Elsewhere it is `recomputed`.
     return _halves(function, *constants) if has_one_pass() else recomputed(functools.partial(function, *constants))
 
 
 def layer_norm(epsilon: float, x: Any, gamma: Any, beta: Any) -> Any:
-    """Return the layer normalization of the last axis, in at least float32: Keras' own, as a function.
-
-    Example:
-        >>> ops.convert_to_numpy(layer_norm(0.0, ops.convert_to_tensor([[1.0, 3.0]]), ops.ones(2), ops.zeros(2)))
-        array([[-1.,  1.]], dtype=float32)
-    """
+    """Return Keras' layer normalization of the last axis, in at least float32, as a function."""
     dtype = keras.backend.result_type(x.dtype, "float32")
     mean, variance = ops.moments(ops.cast(x, dtype), axes=-1, keepdims=True)
     scale = ops.rsqrt(variance + epsilon) * ops.cast(gamma, dtype)

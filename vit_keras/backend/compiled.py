@@ -57,23 +57,10 @@ _changed: contextvars.ContextVar[list[keras.layers.Layer] | None] = contextvars.
 def run(
     model: keras.Model, function: Callable[..., Any], *tensors: Any, key: Hashable, training: bool | None = None
 ) -> Any:
-    """Call `function(model, *tensors)` compiled; it must not change a variable, except for drawing random numbers.
-
-    There is one compilation for each `key`, image size and dtype; the batch may be of any size (JAX compiles for
-    each). On TensorFlow there is one for all images in the plain calls of a model that takes any size. What is set on
-    the model's layers and read while compiling is watched: which variables there are, activations, rates of dropout,
-    dtype policies. After a change the functions are compiled again. A model with `run_eagerly` set is not compiled.
-
-    Args:
-        model: Any Keras model that is built.
-        function: What to compute: from the model and the tensors to a structure of tensors.
-        tensors: Each `(batch, ...)`; the images first.
-        key: Distinguishes this function from others that the same model is run with.
-        training: Whether the model trains, of a function that calls it and does nothing else; `None` for others.
-
-    Returns:
-        What `function` returns.
-    """
+    """Return `function(model, *tensors)`, compiled; it may draw random numbers, but not change other variables."""
+    # One compilation for each `key`, image size and dtype serves any batch (JAX compiles for each size). A
+    # function with `training` only calls the model, and TensorFlow compiles it once for all sizes that the model takes.
+    # After a change of what `_state` lists, functions are compiled again.
     if model.run_eagerly:
         return function(model, *tensors)
     backend = keras.backend.backend()
@@ -90,11 +77,9 @@ _STEPS = ("train_function", "test_function", "predict_function", "ov_compiled_mo
 
 
 def forget(*layers: keras.layers.Layer) -> None:
-    """Drop the compiled steps of `fit`, `evaluate` and `predict` of all models that share a layer with these.
-
-    They compute with the variables and activations of before. A layer does not know the models around it: all Keras
-    models that live are asked, which takes some tenths of a second (`forgetting_once`).
-    """
+    """Drop the compiled steps of `fit`, `evaluate` and `predict` of all models that share a layer with these."""
+    # They compute with the previous variables and activations. A layer does not know the models around it, so all
+    # living Keras models are searched, which takes some tenths of a second (`forgetting_once`).
     waiting = _changed.get()
     if waiting is not None:
         waiting += layers

@@ -55,14 +55,7 @@ _is_plain: contextvars.ContextVar[bool | None] = contextvars.ContextVar("vit_ker
 
 @contextlib.contextmanager
 def through_keras() -> Iterator[None]:
-    """Call every layer through Keras inside the block.
-
-    Example:
-        >>> from vit_keras.layers import LayerScale
-        >>> layer = LayerScale(0.5)
-        >>> with through_keras():
-        ...     outputs = layer(np.ones((1, 4), "float32"))
-    """
+    """Call every layer through Keras inside the block."""
     token = _through_keras.set(True)
     asked_again = _is_plain.set(None)
     try:
@@ -74,14 +67,8 @@ def through_keras() -> Iterator[None]:
 
 @contextlib.contextmanager
 def asked_once() -> Iterator[None]:
-    """Look once for all layers inside the block whether anything takes part in the calls of all layers.
-
-    Asked for each layer, that takes as long as half of what PyTorch's own Python takes.
-
-    Example:
-        >>> with asked_once():
-        ...     pass
-    """
+    """Check only once, for all layers inside the block, whether anything takes part in the calls of all layers."""
+    # For each layer, the check takes half as long as PyTorch's own Python code.
     token = _is_plain.set(None if _PATH is None or _torch.compiler.is_compiling() else _process_is_plain())
     try:
         yield
@@ -108,16 +95,7 @@ class Direct(_Layer):
 
 
 def stock_call(layer: Any, call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function that calls an operation of a model: directly, where it is one of Keras' own few layers.
-
-    Args:
-        layer: The operation.
-        call: How Keras calls it, which is for all that is not in `STOCK`, and in any doubt.
-
-    Example:
-        >>> stock_call(keras.layers.Flatten(), len) is len
-        True
-    """
+    """Return the function that calls an operation: its own `call` if it is in `STOCK` and nothing prevents it."""
     kind = type(layer)
     if kind not in STOCK or _PATH is None or kind.__call__ is not _PATH[2]:
         return call
@@ -129,19 +107,8 @@ def stock_call(layer: Any, call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def may_skip_keras(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], reads_training: bool) -> bool:
-    """Return whether `layer(*args, **kwargs)` does no more than `layer.call(*args, **kwargs)`; false in any doubt.
-
-    Args:
-        layer: A layer of a class that relies on nothing else.
-        args: What it is called with.
-        kwargs: Likewise.
-        reads_training: Whether `training=None` stands for that of the layer around.
-
-    Example:
-        >>> from vit_keras.layers import LayerScale
-        >>> may_skip_keras(LayerScale(), (np.zeros((1, 4), "float32"),), {}, False)  # not built, no tensor of PyTorch
-        False
-    """
+    """Return whether `layer(*args, **kwargs)` does no more than `layer.call` would; false if a check fails."""
+    # `reads_training`: whether `training=None` means the value of the layer around.
     if not enabled or _PATH is None or len(args) != 1 or _torch.compiler.is_compiling():
         return False
     try:
@@ -155,12 +122,7 @@ def may_skip_keras(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], re
 
 
 def is_direct(x: Any) -> bool:
-    """Return whether operations on a tensor may be PyTorch's own, and need not be those of `keras.ops`.
-
-    Example:
-        >>> is_direct(np.zeros(3))
-        False
-    """
+    """Return whether operations on a tensor may be PyTorch's own instead of those of `keras.ops`."""
     if _PATH is None or type(x) is not _torch.Tensor or x.is_meta or _torch.compiler.is_compiling():
         return False  # Keras infers shapes with tensors of the device "meta"
     return enabled and not _through_keras.get()

@@ -98,13 +98,7 @@ def _chosen(devices: int | Sequence[str] | None, there: Sequence[str]) -> list[s
 
 
 class Sharded(keras.distribution.ModelParallel):
-    """A `keras.distribution.Distribution` in which a function says what axis of a variable is divided.
-
-    Args:
-        mesh: The devices: along the batch, and perhaps along the model.
-        axis_of: From a variable to the number of the axis that is divided, or `None`.
-        along: The axis of the mesh that the variables are divided along.
-    """
+    """A `keras.distribution.Distribution` in which `axis_of` returns the divided axis of a variable, or `None`."""
 
     def __init__(
         self, mesh: keras.distribution.DeviceMesh, axis_of: Callable[[Any], int | None], along: str = _BATCH
@@ -130,12 +124,7 @@ class Sharded(keras.distribution.ModelParallel):
 
 
 def cpu() -> str:
-    """Return the name of the processor for `keras.device`: Keras 3.10 on JAX wants a number.
-
-    Example:
-        >>> cpu()
-        'cpu'
-    """
+    """Return the name of the processor for `keras.device`: Keras 3.10 on JAX requires a number."""
     return "cpu:0" if keras.backend.backend() == "jax" else "cpu"
 
 
@@ -173,15 +162,8 @@ def _of_several_processes() -> keras.distribution.Distribution | None:
 
 
 def of_this_process(step: Callable[..., Any], steps_per_execution: int = 1) -> Callable[..., Any]:
-    """Return a step of `predict` that returns the rows of this process's images, where there are several processes.
-
-    Args:
-        step: As `keras.Model.predict_function` on JAX: from the state and an iterator to the outputs and the state.
-        steps_per_execution: The model's; several would mix the rows of the processes.
-
-    Raises:
-        ValueError: There are several processes, and `steps_per_execution` is above 1.
-    """
+    """Return a step of `predict` that returns only the rows of this process's images, if there are several."""
+    # More than one step per execution would mix the rows of the processes.
     current = _of_several_processes()
     if current is None:
         return step

@@ -21,26 +21,14 @@ else:
 
 
 def have_values(variables: Iterable[Any]) -> bool:
-    """Return whether variables have values: on JAX, those of a model have none after a step that failed.
-
-    Example:
-        >>> have_values([keras.Variable(1.0)])
-        True
-    """
+    """Return whether variables have values: on JAX, those of a model have none after a step that failed."""
     values = (variable._value for variable in variables) if keras.backend.backend() == "jax" else ()
     return not any(value is None or value.is_deleted() for value in values)
 
 
 @contextlib.contextmanager
 def variables_survive(model: keras.Model) -> Iterator[None]:
-    """Give a model its variables back where an error leaves the block: on JAX, Keras has taken them out for a loop.
-
-    Example:
-        >>> import numpy as np
-        >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-        >>> with variables_survive(model):
-        ...     outputs = model.predict(np.zeros((2, 4)), verbose=0)
-    """
+    """Restore a model's variables if an error leaves the block: on JAX, Keras takes them out for a loop."""
     if keras.backend.backend() != "jax":
         yield
         return
@@ -58,10 +46,7 @@ def variables_survive(model: keras.Model) -> Iterator[None]:
 
 
 class Guarded(_Model):
-    """Mixin for a model that keeps its variables where a step fails, and refuses to train without gradients.
-
-    Keras on JAX takes the variables out of a model before the first step, and loses them when a step raises an error.
-    """
+    """Mixin for a model that keeps its variables if a step fails, and refuses to train without gradients."""
 
     def fit(self, *args: Any, **kwargs: Any) -> Any:
         openvino.refuse("fit")
@@ -85,10 +70,6 @@ class CheckedModel(Guarded, keras.Model):
         return self
 
     def load_weights(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
-        """Load weights as `keras.Model.load_weights` does.
-
-        Warns:
-            UserWarning: Some are infinite or undefined.
-        """
+        """Load weights as `keras.Model.load_weights` does, and warn if some are infinite or undefined."""
         super().load_weights(filepath, *args, **kwargs)
         check_model(filepath, self)

@@ -17,12 +17,8 @@ import numpy as np
 
 
 def flat_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
-    """Return a layer and all layers inside it, each once and in order; Keras' own list reverses those of nested models.
-
-    Example:
-        >>> [each.name for each in flat_layers(keras.layers.Dense(1, name="alone"))]
-        ['alone']
-    """
+    """Return a layer and all layers inside it, each once and in order."""
+    # Keras' own list reverses those of nested models.
     found, waiting = {}, [layer]
     while waiting:
         each = waiting.pop()
@@ -32,14 +28,7 @@ def flat_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
 
 
 def own_state(layer: keras.layers.Layer) -> list[Any]:
-    """Return the variables and random generators of a layer itself; `variables` asks the layers inside it too.
-
-    Example:
-        >>> dense = keras.layers.Dense(1)
-        >>> dense.build((None, 4))
-        >>> len(own_state(dense))
-        2
-    """
+    """Return the variables and random generators of a layer itself, without those of the layers inside it."""
     return [*layer._trainable_variables, *layer._non_trainable_variables, *layer._seed_generators]
 
 
@@ -50,14 +39,7 @@ def policy_of(model: keras.Model) -> keras.DTypePolicy:
 
 
 def origin(tensor: Any) -> tuple[Any, list[Any]]:
-    """Return the operation that a symbolic tensor comes from, and the tensors that went into it.
-
-    Example:
-        >>> image = keras.Input((4,))
-        >>> operation, inputs = origin(keras.layers.Dense(2, name="head")(image))
-        >>> operation.name, inputs[0] is image
-        ('head', True)
-    """
+    """Return the operation that a symbolic tensor comes from, and that operation's input tensors."""
     operation, node_index, _ = tensor._keras_history
     return operation, list(operation._inbound_nodes[node_index].input_tensors)
 
@@ -68,14 +50,7 @@ def full_kernel(dense: keras.layers.Dense) -> keras.Variable:
 
 
 def kernel_of(dense: keras.layers.Dense) -> Any:
-    """Return what a dense layer multiplies by, as its `kernel`, which takes Keras six microseconds.
-
-    Example:
-        >>> dense = keras.layers.Dense(2)
-        >>> dense.build((None, 3))
-        >>> tuple(kernel_of(dense).shape)
-        (3, 2)
-    """
+    """Return the kernel of a dense layer, as its `kernel` does, which takes Keras six microseconds."""
     own = None if dense.lora_enabled else vars(dense).get("_kernel")
     return dense.kernel if own is None else own
 
@@ -123,14 +98,8 @@ def add_seed_generator(dropout: keras.layers.Layer) -> None:
 
 
 def no_gradients() -> contextlib.AbstractContextManager[Any]:
-    """Return a context in which PyTorch records nothing for gradients; other backends record nothing anyway.
-
-    Keras has no such context: `model(images, training=False)` records on PyTorch all the same.
-
-    Example:
-        >>> with no_gradients():
-        ...     outputs = keras.layers.Dense(1)(np.zeros((1, 4)))
-    """
+    """Return a context in which PyTorch records nothing for gradients; other backends record nothing anyway."""
+    # Keras has no such context: on PyTorch, even `model(images, training=False)` records.
     return sys.modules["torch"].no_grad() if keras.backend.backend() == "torch" else contextlib.nullcontext()
 
 
@@ -185,41 +154,19 @@ AUTOCAST = "_autocast"
 
 
 def thread_state() -> dict[str, Any]:
-    """Return what Keras remembers for this thread, by name: the scopes `"stateless_scope"` and `"autocast_scope"`.
-
-    Its own functions look for each name by three calls, which a model would make a thousand times an image.
-
-    Example:
-        >>> thread_state().get("autocast_scope") is None
-        True
-    """
+    """Return Keras' scopes of this thread, by name: `"stateless_scope"` and `"autocast_scope"`."""
+    # Keras' own functions take three calls for each name, which a model would make a thousand times an image.
     return _GLOBAL_STATE.GLOBAL_STATE_TRACKER.__dict__  # `clear_session` makes another one
 
 
 def has_graph(model: keras.Model) -> bool:
-    """Return whether `run_graph` can run a model.
-
-    Example:
-        >>> has_graph(keras.Model(*2 * [keras.Input((4,))]))
-        True
-    """
+    """Return whether `run_graph` can run a model."""
     return all(hasattr(model, name) for name in ("_nodes_by_depth", "_outputs_struct"))
 
 
 def run_graph(model: keras.Model, inputs: Any, call_of: Callable[[Any], Callable[..., Any]]) -> Any:
-    """Run a functional model, and let go of each tensor after its last use: Keras keeps all of them until the end.
-
-    Args:
-        model: The model.
-        inputs: Its inputs.
-        call_of: From an operation of the model to the function that is called in its place.
-
-    Example:
-        >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-        >>> model = keras.Model(model.inputs, model.outputs)
-        >>> tuple(run_graph(model, np.ones((2, 4), "float32"), lambda operation: operation)[0].shape)
-        (2, 1)
-    """
+    """Run a functional model by `call_of(operation)`, and free each tensor after its last use."""
+    # Keras keeps all of them until the end.
     by_depth, structure = model._nodes_by_depth, model._outputs_struct
     nodes = [node for depth in sorted(by_depth, reverse=True) for node in by_depth[depth]]
     nodes = [node for node in nodes if node.operation and not node.is_input]
@@ -239,12 +186,7 @@ def run_graph(model: keras.Model, inputs: Any, call_of: Callable[[Any], Callable
 
 
 def values_of(*variables: Any, cast: bool = True) -> list[Any]:
-    """Return values of variables, by `cast` in the dtype of an autocast scope (PyTorch), and all else as it is; fast.
-
-    Example:
-        >>> values_of(None, keras.Variable(1.0)) is not None
-        True
-    """
+    """Return the values of variables, in the dtype of an autocast scope (PyTorch) if `cast`, and all else as it is."""
     state, kind = thread_state(), keras.Variable
     if state.get("stateless_scope") is not None:
         return [v.value if isinstance(v, kind) else v for v in variables]
@@ -258,31 +200,13 @@ def values_of(*variables: Any, cast: bool = True) -> list[Any]:
 
 
 def distribution() -> Any:
-    """Return the `keras.distribution.Distribution` in force, or `None`, as the public function does in thrice the time.
-
-    Example:
-        >>> distribution() is None
-        True
-    """
+    """Return the active `keras.distribution.Distribution` or `None`, in a third of the public function's time."""
     return sys.modules["keras.src.distribution.distribution_lib"].distribution()
 
 
 def clear_losses(layer: keras.layers.Layer, by_keras: Callable[[], None]) -> None:
-    """Forget what a layer and the layers inside it have added to the loss, as Keras does at the start of each call.
-
-    Keras calls four methods for each layer. Here the layers are looked at, and Keras is asked only if one has losses.
-
-    Args:
-        layer: The layer.
-        by_keras: Keras' method for it.
-
-    Example:
-        >>> layer = keras.layers.ActivityRegularization(1.0)
-        >>> _ = layer(np.ones((1, 2), "float32"))
-        >>> clear_losses(layer, layer._clear_losses)
-        >>> layer.losses
-        []
-    """
+    """Forget what a layer and the layers inside it added to the loss, as Keras does at the start of each call."""
+    # Keras calls four methods for each layer. Here, Keras is called only if one of them has losses.
     is_usual = thread_state().get("stateless_scope") is None
     try:
         inside, usual = [layer], keras.layers.Layer._clear_losses
@@ -299,13 +223,12 @@ def clear_losses(layer: keras.layers.Layer, by_keras: Callable[[], None]) -> Non
 
 
 def take_any_batch() -> None:
-    """Let Keras on JAX compute with a batch that the devices of a `keras.distribution` do not divide.
-
-    Keras fails on the last batch of most data, after it has taken the variables out of the model
-    (github.com/keras-team/keras/issues/21167). Such a batch is placed on every device whole, and XLA divides what comes
-    after. Where groups of devices share a model, XLA's gradients are then NaN (jax 0.10.2): nothing is divided there.
-    Keras also takes the outputs of a layer that returns several, as a block that merges tokens does, for one array.
-    """
+    """Let Keras on JAX compute with a batch that the devices of a `keras.distribution` do not divide."""
+    # Keras fails on the last batch of most data, after it has taken the variables out of the model
+    # (github.com/keras-team/keras/issues/21167). Such a batch is placed on every device whole, and XLA divides what
+    # comes after. If groups of devices share a model, XLA's gradients are then NaN (jax 0.10.2), so nothing is divided
+    # there. Keras also takes the outputs of a layer that returns several, such as a block that merges tokens, for one
+    # array.
     from keras.src.backend.jax import distribution_lib
 
     plain, one_output = distribution_lib.distribute_data_input, distribution_lib.distribute_tensor
@@ -347,15 +270,11 @@ def take_any_batch() -> None:
 
 
 def compile_on_openvino(compile: Callable[[Any, str], Any], values: Callable[[keras.Model], tuple[Any, ...]]) -> None:
-    """Let Keras' `predict` and `evaluate` on OpenVINO compile by a function, and compile again where they must.
-
-    Keras passes no properties on, so that OpenVINO may compute in bfloat16. It keeps what it compiled first, whatever
-    weights and dtypes come later; after inputs that it refuses, it fails on all; and threads disturb each other.
-
-    Args:
-        compile: From an `openvino.Model` and a device to a function from inputs to `openvino`'s outputs.
-        values: From a model to objects that are replaced when other values are assigned to its variables.
-    """
+    """Let Keras' `predict` and `evaluate` on OpenVINO compile by a function, again for each new `values`."""
+    # Keras passes no properties on, so that OpenVINO may compute in bfloat16. It keeps what it compiled first, whatever
+    # weights and dtypes come later; after inputs that it refuses, it fails on all; and threads disturb each other.
+    # `compile` takes an `openvino.Model` and a device; `values` lists objects of a model that are replaced when a
+    # variable is assigned.
     from keras.src.backend.openvino import core, trainer
 
     plain, lock = trainer.OpenVINOTrainer._get_compiled_model, threading.RLock()
@@ -375,16 +294,9 @@ def compile_on_openvino(compile: Callable[[Any, str], Any], values: Callable[[ke
 
 
 def kept(model: keras.Model, key: Hashable, make: Callable[[], Any]) -> Any:
-    """Return what `make` returned when it was first called for a model and a key; it goes when the model goes.
-
-    It may refer to the model: a dictionary with weak keys would then never let go of either. An attribute set in the
-    ordinary way would become a part of the model, and of the files that it is saved in.
-
-    Example:
-        >>> model = keras.Sequential([keras.layers.Dense(1)])
-        >>> kept(model, "answer", lambda: 42), kept(model, "answer", lambda: 43)
-        (42, 42)
-    """
+    """Return what `make` returned when it was first called for a model and a key; it is freed with the model."""
+    # It may refer to the model: a dictionary with weak keys would then never free either. An attribute set in the
+    # ordinary way would become a part of the model, and of the files that it is saved in.
     hidden = types.SimpleNamespace(values={})  # into which Keras does not look when it saves
     values = model.__dict__.setdefault("_vit_keras_kept", hidden).values
     if key not in values:
@@ -393,12 +305,7 @@ def kept(model: keras.Model, key: Hashable, make: Callable[[], Any]) -> Any:
 
 
 class SymbolicTensor(keras.KerasTensor):
-    """A symbolic tensor that leaves no trace in the layers it goes through, and carries a value of the caller's.
-
-    Example:
-        >>> SymbolicTensor((None, 4), "float32", value="x").value
-        'x'
-    """
+    """A symbolic tensor that leaves no trace in the layers it goes through, and carries a `value` of the caller's."""
 
     # Arrays of NumPy and JAX leave the operators to it: for JAX, that attribute must seem not to be there.
     __array_ufunc__ = None
@@ -413,18 +320,8 @@ class SymbolicTensor(keras.KerasTensor):
 
 @contextlib.contextmanager
 def answering(answer: Callable[[Any, tuple[Any, ...], dict[Any, Any]], Any]) -> Iterator[None]:
-    """Let a function compute what operations and layers return for `SymbolicTensor`s, while the block runs.
-
-    Args:
-        answer: Called as `answer(operation, args, kwargs)`; Keras has already done what it does before it computes, as
-            building a layer and passing `training` on.
-
-    Example:
-        >>> x = SymbolicTensor((2,), "float32", value="x")
-        >>> with answering(lambda operation, args, kwargs: type(operation).__name__):
-        ...     keras.ops.exp(x)
-        'Exp'
-    """
+    """Let `answer(operation, args, kwargs)` compute what operations return for `SymbolicTensor`s inside the block."""
+    # Keras has then already done its part, such as building a layer and passing `training` on.
     calls: dict[int, tuple[Any, int]] = {}  # the layers that were called, and how many nodes each had before
     classes = (keras.Operation, keras.Layer)
     plain = [each.symbolic_call for each in classes]

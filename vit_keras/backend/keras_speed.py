@@ -37,11 +37,9 @@ class FastModel(Guarded, keras.Model):
                 each.dtype_policy = policy
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any) -> Any:
-        """Run the model: compiled where images come in outside of any graph, unless `run_eagerly` is set.
-
-        Operation by operation, TensorFlow and JAX take several times as long. A compiled call leaves nothing in
-        `losses`: a model with an `activity_regularizer` is not compiled, and `add_loss` needs `run_eagerly`.
-        """
+        """Run the model: compiled if images come in outside of any graph, unless `run_eagerly` is set."""
+        # Operation by operation, TensorFlow and JAX take several times as long. A compiled call leaves nothing in
+        # `losses`: a model with an `activity_regularizer` is not compiled, and `add_loss` needs `run_eagerly`.
         if keras.backend.backend() == "torch":
             training = bool(training) if concrete(inputs) else training  # layers that are told need not ask Keras
             if sys.modules["torch"].compiler.is_compiling():  # which stops at the context variables below
@@ -124,14 +122,9 @@ class FastModel(Guarded, keras.Model):
     def predict(
         self, x: Any, batch_size: Any = None, verbose: Any = "auto", steps: Any = None, callbacks: Any = None
     ) -> Any:
-        """Predict as `keras.Model.predict` does.
-
-        Batches of an array or a tensor are cut here: the input pipeline that Keras builds for them, anew at every
-        call, costs TensorFlow 40 ms, more than the model itself for an image or two.
-
-        Raises:
-            ValueError: An array or a tensor has no images, or `batch_size` is not a positive integer.
-        """
+        """Predict as `keras.Model.predict` does."""
+        # Batches of an array or a tensor are cut here: the input pipeline that Keras builds for them at every call
+        # costs TensorFlow 40 ms, more than the model itself for an image or two.
         if isinstance(x, np.ndarray) or keras.ops.is_tensor(x):
             if 0 in x.shape[:1]:
                 raise ValueError(f"predict needs one image or more. Received: an array of shape {tuple(x.shape)}")
@@ -182,10 +175,8 @@ def _check_labels(
     sample_weight: Any = None,
     **__: Any,
 ) -> None:
-    """Raise a `ValueError` for arrays without the labels, or with numbers of classes, that the loss cannot take.
-
-    A number with a weight may be of no class: a weight of 0 masks it.
-    """
+    """Raise a ValueError if labels are missing, or are numbers of classes that the loss cannot take."""
+    # A number with a weight of 0 is masked, so it need not be a class.
     loss = getattr(model, "loss", None)
     if loss is None or openvino.is_active() or not _are_of_keras(model, loss):
         return

@@ -26,24 +26,12 @@ precision: str = os.environ.get("VIT_KERAS_OPENVINO_PRECISION", "f32")
 
 
 def is_active() -> bool:
-    """Return whether Keras runs on OpenVINO.
-
-    Example:
-        >>> is_active()
-        False
-    """
+    """Return whether Keras runs on OpenVINO."""
     return keras.backend.backend() == "openvino"
 
 
 def refuse(what: str, needs: str = "gradients") -> None:
-    """Refuse what needs gradients, or something else that OpenVINO does not compute.
-
-    Raises:
-        NotImplementedError: Keras runs on OpenVINO.
-
-    Example:
-        >>> refuse("fit")  # Keras runs on another backend here
-    """
+    """Raise a NotImplementedError on OpenVINO for something that it does not compute, such as gradients."""
     if is_active():
         raise NotImplementedError(
             f"{what} needs {needs}, and Keras' OpenVINO backend computes none: set the environment variable "
@@ -52,12 +40,7 @@ def refuse(what: str, needs: str = "gradients") -> None:
 
 
 class Compiled:
-    """A compiled graph. Threads may share it: each call has an inference request of its own.
-
-    Args:
-        model: The `openvino.Model`.
-        device: OpenVINO's name of the device.
-    """
+    """A compiled `openvino.Model`, which threads may share: each call has its own inference request."""
 
     def __init__(self, model: Any, device: str = "CPU"):
         import openvino
@@ -80,15 +63,7 @@ class Compiled:
 
 
 def compile_function(function: Callable[..., Any], specs: Sequence[tuple[Any, ...]]) -> Callable[..., Any]:
-    """Compile a function of tensors.
-
-    Args:
-        function: From tensors of Keras to a structure with tensors of Keras.
-        specs: For each tensor `(shape without the batch, dtype)`.
-
-    Returns:
-        A function from tensors to the same structure.
-    """
+    """Return a function of tensors, compiled for specs `(shape without the batch, dtype)`."""
     import openvino
     from openvino import opset13
 

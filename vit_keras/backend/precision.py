@@ -13,14 +13,8 @@ __all__ = ["full_precision"]
 
 @contextlib.contextmanager
 def full_precision() -> Iterator[None]:
-    """Let the backend multiply float32 in full precision while the block runs; a no-op where it does.
-
-    TensorFlow and JAX round to TF32 on NVIDIA GPUs unless they are asked not to, PyTorch in convolutions.
-
-    Example:
-        >>> with full_precision():
-        ...     product = keras.ops.matmul(keras.ops.ones((2, 2)), keras.ops.ones((2, 2)))
-    """
+    """Let the backend multiply float32 in full precision inside the block."""
+    # TensorFlow and JAX round to TF32 on NVIDIA GPUs by default, PyTorch in convolutions.
     backend = keras.backend.backend()
     if backend == "jax":
         import jax

@@ -69,21 +69,9 @@ _library: dict[str, str] = {}
 
 
 def linear(x: Any, kernel: Any, bias: Any = None, gelu: str | None = None) -> Any:
-    """Return `x @ kernel + bias`, or its GELU, of tensors of PyTorch, all of one dtype on one device.
-
-    oneDNN computes the GELU while the product is in the processor's caches, where no gradient is asked for.
-
-    Args:
-        x: `(..., inputs)`.
-        kernel: `(inputs, units)`.
-        bias: `(units,)`, or `None`.
-        gelu: `"none"` for the exact GELU, `"tanh"` for its approximation, as in PyTorch; `None` for no GELU.
-
-    Example:
-        >>> import torch  # doctest: +SKIP
-        >>> linear(torch.ones(1, 2), torch.ones(2, 3), torch.ones(3))  # doctest: +SKIP
-        tensor([[3., 3., 3.]])
-    """
+    """Return `x @ kernel + bias`, or its GELU (`"none"`: exact, or `"tanh"`), of PyTorch tensors."""
+    # All have one dtype and device. Without gradients, oneDNN computes the GELU while the product is in the processor's
+    # caches.
     torch = sys.modules["torch"]
     if x.dim() == kernel.dim() == 2:
         if not _is_plain_product(torch, x, kernel):
@@ -104,21 +92,9 @@ def linear(x: Any, kernel: Any, bias: Any = None, gelu: str | None = None) -> An
 
 
 def attend(query: Any, key: Any, value: Any) -> Any:
-    """Return the attention of tensors of PyTorch without a bias, as `scaled_dot_product_attention` does.
-
-    In bfloat16 on a CPU, it is computed as two products if they are faster, except for images with many tokens
-    (`MOST_SCORE_BYTES`). The scores are then rounded to bfloat16 before the softmax, as on the other backends.
-
-    Args:
-        query: `(batch, heads, tokens, width)`.
-        key: Likewise.
-        value: Likewise.
-
-    Example:
-        >>> import torch  # doctest: +SKIP
-        >>> attend(*[torch.ones(1, 2, 3, 4)] * 3).shape  # doctest: +SKIP
-        torch.Size([1, 2, 3, 4])
-    """
+    """Return `scaled_dot_product_attention` of PyTorch tensors `(batch, heads, tokens, width)`, without a bias."""
+    # In bfloat16 on a CPU, it is computed as two products if they are faster, except for images with many tokens
+    # (`MOST_SCORE_BYTES`). The scores are then rounded to bfloat16 before the softmax, as on the other backends.
     torch = sys.modules["torch"]
     fused = torch.nn.functional.scaled_dot_product_attention
     if query.dtype is not torch.bfloat16 or query.device.type != "cpu" or _is_traced(torch) or _is_watched(torch):
@@ -135,16 +111,9 @@ def attend(query: Any, key: Any, value: Any) -> Any:
 
 
 def library(kind: str = "float32") -> str:
-    """Return which library multiplies matrices on the CPU, `"pytorch"` or `"onednn"`: timed at the first call.
-
-    Args:
-        kind: `"float32"` or `"bfloat16"`, of products; `"attention"` in bfloat16; or `"gelu"`, of the tanh GELU in
-            float32, which is PyTorch's own (`"pytorch"`) or computed in `"passes"`.
-
-    Example:
-        >>> library() in LIBRARIES
-        True
-    """
+    """Return the faster way to compute a kind of product on the CPU, timed at the first call."""
+    # `"pytorch"` or `"onednn"` for `"float32"`, `"bfloat16"` and `"attention"` (in bfloat16), and `"pytorch"` or
+    # `"passes"` for `"gelu"` (the tanh GELU in float32).
     if kind not in _library:
         with _lock:
             if kind not in _library:
@@ -172,11 +141,9 @@ def _choose(kind: str) -> str:
 
 
 def _seconds(kind: str) -> dict[str, float]:
-    """Time a product, an attention, or a GELU, in both ways, in turns.
-
-    The choice holds for the whole process, so it must not depend on what else the machine does at this moment: the
-    clock is this thread's processor time, and the best of several rounds counts.
-    """
+    """Return the seconds of a product, an attention or a GELU by each way, timed in turns."""
+    # The choice holds for the whole process, so it must not depend on the machine's other load at this moment: the
+    # clock is this thread's processor time, and the best of several rounds counts.
     torch = sys.modules["torch"]
     dtype = torch.float32 if kind in ("float32", "gelu") else torch.bfloat16
     runs: dict[str, Callable[[], Any]]
@@ -282,11 +249,9 @@ def _by_two_products(query: Any, key: Any, value: Any) -> Any:
 
 
 def _in_place(torch: Any, x: Any, kernel: Any, bias: Any, gelu: str | None, differentiated: bool) -> Any:
-    """Add the bias, and compute the GELU where no gradient is asked for, in the memory of the product.
-
-    `addmm` copies the bias into each row first. A GELU in new memory makes the C library return memory to the system
-    and take it again in each block: up to a tenth of the time.
-    """
+    """Return the product plus the bias, and its GELU if no gradient is needed, in the memory of the product."""
+    # `addmm` copies the bias into each row first. A GELU in new memory makes the C library return memory to the system
+    # and take it again in each block: up to a tenth of the time.
     x = torch.mm(x, kernel)
     x = x if bias is None else x.add_(bias)
     if gelu is None or differentiated:

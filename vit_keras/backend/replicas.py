@@ -17,27 +17,14 @@ __all__ = ["check_accumulation", "count", "scope_of", "share", "summed"]
 
 
 def count() -> int:
-    """Return the number of replicas that train together; 1 on other backends and without a strategy.
-
-    Example:
-        >>> count()
-        1
-    """
+    """Return the number of replicas that train together, which is 1 except under a strategy of TensorFlow."""
     if keras.backend.backend() != "tensorflow":
         return 1
     return sys.modules["tensorflow"].distribute.get_strategy().num_replicas_in_sync
 
 
 def scope_of(model: keras.Model) -> Any:
-    """Return a context in which variables are made as the model's were: under its strategy.
-
-    Raises:
-        ValueError: The model was made outside the strategy that is in use.
-
-    Example:
-        >>> with scope_of(keras.Sequential()):
-        ...     optimizer = keras.optimizers.SGD()
-    """
+    """Return a context in which variables are made under the model's strategy."""
     if keras.backend.backend() != "tensorflow":
         return contextlib.nullcontext()
     distribute, strategy = sys.modules["tensorflow"].distribute, model.distribute_strategy
@@ -53,14 +40,7 @@ def scope_of(model: keras.Model) -> Any:
 
 
 def check_accumulation(batches: int) -> None:
-    """Refuse to add gradients up over several batches where Keras cannot.
-
-    Raises:
-        ValueError: There are several batches and several replicas.
-
-    Example:
-        >>> check_accumulation(4)
-    """
+    """Raise a ValueError if gradients are accumulated over batches on several replicas."""
     if batches > 1 and count() > 1:
         raise ValueError(
             f"accumulate={batches} does not work on several devices: Keras cannot add gradients up over batches under "
@@ -69,23 +49,13 @@ def check_accumulation(batches: int) -> None:
 
 
 def share(loss: Any) -> Any:
-    """Return what a replica contributes to the loss: its mean, divided by the number of replicas.
-
-    Keras does that with the losses of `compile`, and not with what a `compute_loss` adds to them.
-
-    Example:
-        >>> float(share(keras.ops.convert_to_tensor(2.0)))
-        2.0
-    """
+    """Return a replica's part of the loss: its mean, divided by the number of replicas."""
+    # Keras does that with the losses of `compile`, but not with what a `compute_loss` adds to them.
     return loss / count()
 
 
 def summed(gradients: Sequence[Any]) -> list[Any]:
-    """Return the sums of gradients over the replicas: the gradients of the whole loss.
-
-    Args:
-        gradients: Those of this replica; a `None` stays.
-    """
+    """Return the sums of gradients over the replicas, which are the gradients of the whole loss; `None` stays."""
     if count() == 1:
         return list(gradients)
     distribute = sys.modules["tensorflow"].distribute

@@ -20,19 +20,8 @@ _ROWS = re.compile(r"(^|/)(out|Dense_1|head)/kernel$")
 
 
 def divided_axis(how: str, path: str, shape: tuple[int, ...], parts: int, min_size: int = MIN_SIZE) -> int | None:
-    """Return the axis of a variable that is divided among devices, or `None` where each holds all of it.
-
-    Args:
-        how: `"data"`, `"fsdp"` or `"tensor"`.
-        path: The variable's path.
-        shape: Its shape.
-        parts: Number of devices that share it.
-        min_size: For `"fsdp"`: the number of values from which on it is divided.
-
-    Example:
-        >>> divided_axis("fsdp", "block/MlpBlock_3/Dense_0/kernel", (1280, 5120), parts=8)
-        1
-    """
+    """Return the axis of a variable that `"data"`, `"fsdp"` or `"tensor"` divides among devices, or `None`."""
+    # `min_size`: with "fsdp", a variable with fewer values is not divided.
     if how == "fsdp":
         axes = [axis for axis, size in enumerate(shape) if size % parts == 0]
         return max(axes, key=shape.__getitem__, default=None) if math.prod(shape) >= min_size else None

@@ -28,11 +28,9 @@ _LATE = 1e30
 
 
 def install() -> None:
-    """Let Keras' Adam and AdamW update weights by one kernel, in all models of this process.
-
-    Where the kernel does not apply, Keras updates them: with `amsgrad`, in other dtypes than float32, by sparse
-    gradients, inside `torch.compile`, and on a device without such a kernel.
-    """
+    """Let Keras' Adam and AdamW update weights by one kernel, in all models of this process."""
+    # Where the kernel does not apply, Keras updates them: with `amsgrad`, in other dtypes than float32, with sparse
+    # gradients, inside `torch.compile`, and on a device without such a kernel.
     update = {"torch": _on_torch, "tensorflow": _on_tensorflow}.get(keras.backend.backend())
     if update is None:
         return
@@ -56,14 +54,7 @@ def install() -> None:
 
 
 def clipped(gradients: Sequence[Any], norm: float) -> list[Any] | None:
-    """Return gradients whose norm over all of them is at most `norm`, as Keras' `global_clipnorm`.
-
-    Returns:
-        `None` where Keras must do it.
-
-    Example:
-        >>> clipped([None], 1.0)
-    """
+    """Return gradients clipped to a global norm, as Keras' `global_clipnorm` does, or `None` if Keras must do it."""
     if not enabled or norm <= 0 or not all(direct.is_direct(each) for each in gradients):
         return None
     torch = sys.modules["torch"]
@@ -78,15 +69,8 @@ def clipped(gradients: Sequence[Any], norm: float) -> list[Any] | None:
 
 
 def by_kernel(optimizer: Any, groups: Sequence[tuple[Sequence[Any], Sequence[Any], Any]]) -> bool:
-    """Update groups of variables by PyTorch's kernel, as Keras' Adam does, and return whether this was done.
-
-    Args:
-        optimizer: An optimizer that is built.
-        groups: Gradients, variables and the learning rate of each group.
-
-    Returns:
-        False where Keras must do it: on other backends, with other optimizers, and see `install`.
-    """
+    """Update groups `(gradients, variables, learning rate)` by PyTorch's kernel; return whether this was possible."""
+    # False on other backends and with other optimizers; see also `install`.
     is_adam = isinstance(optimizer, keras.optimizers.Adam) and not optimizer.amsgrad
     if not enabled or not is_adam or keras.backend.backend() != "torch":
         return False
