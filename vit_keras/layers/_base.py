@@ -25,11 +25,10 @@ def register(cls: _Class) -> _Class:
 
 
 class Dense(Direct, keras.layers.Dense):
-    """A dense layer that is saved with its low-rank adapter.
+    """A dense layer that is saved with its low-rank adapter."""
 
-    Keras saves only the kernel, with the adapter merged into it. So does this layer, so that a layer without an adapter
-    can load the file. In addition, it saves the original kernel and the two factors under separate names.
-    """
+    # Keras saves only the kernel, with the adapter merged into it. So does this layer, so that a layer without an
+    # adapter can load the file. In addition, it saves the original kernel and the two factors under separate names.
 
     _reads_training = False
 
@@ -40,12 +39,7 @@ class Dense(Direct, keras.layers.Dense):
         return x if self.activation is None else self.activation(x)
 
     def call_with_gelu(self, inputs: Any, approximate: str) -> Any:
-        """Return the GELU of the layer's output in one kernel of PyTorch, or `None` if the layer must be called.
-
-        Args:
-            inputs: `(tokens, inputs)`.
-            approximate: `"none"` or `"tanh"`, as in PyTorch.
-        """
+        """Return the GELU of the output in one PyTorch kernel, or `None` if the layer must be called."""
         is_ours = type(self) is Dense and Dense.call is _CALL and "call" not in vars(self)
         if not is_ours or self.activation is not keras.activations.linear:
             return None
@@ -81,16 +75,11 @@ _CALL = Dense.call
 
 
 class Composite(Direct, keras.layers.Layer):
-    """A layer made of others, whose configuration records changes to its dense layers and weights after building.
+    """A layer made of others, whose configuration records quantization, adapters and freezing of the layers inside."""
 
-    `model.quantize`, adapters (`vit_keras.training.add_lora`) and freezing change the layers inside. Keras saves the
-    configuration of the outermost layer only, and would rebuild the layers inside without these changes.
-
-    Args:
-        dense: The `quantization` and `adapter` of each dense layer inside, empty if unchanged.
-        frozen: Numbers of the weights that are not trainable.
-        **kwargs: Arguments of `keras.layers.Layer`.
-    """
+    # Keras saves the configuration of the outermost layer only, and would rebuild the layers inside without these
+    # changes. `dense` has the changes to each dense layer, and `frozen` the numbers of the weights that are not
+    # trainable.
 
     def __init__(self, dense: Any = (), frozen: Any = (), **kwargs: Any):
         super().__init__(**kwargs)
@@ -150,24 +139,19 @@ def _changes(dense: keras.layers.Dense) -> dict[Any, Any]:
 
 
 class EncoderBlock(Composite):
-    """A block that stores what Keras would not save with a model around it.
+    """A block with metadata of the models around it, kept in a layer because Keras drops it."""
 
-    A functional model made from a ViT's tensors, `keras.Model(vit.input, outputs)`, shares nothing but layers with the
-    ViT. `anatomy` asks the first block.
-
-    Attributes:
-        preprocessing: How images are prepared. It is saved if it is not Google's.
-        around: `labels` and `task` of the Keras models around the block, by their names.
-        opened: The names of those that were read from a file, and that no model has taken yet.
-    """
+    # A functional model made from a ViT's tensors, `keras.Model(vit.input, outputs)`, shares only its layers with the
+    # ViT. `anatomy` reads them from the first block.
 
     def __init__(self, preprocessing: Any = None, around: Any = (), **kwargs: Any):
         super().__init__(**kwargs)
         self.preprocessing: Preprocessing | None = (
             None if preprocessing is None else Preprocessing.from_dict(preprocessing)
         )
+        # `labels` and `task` of the Keras models around the block, by their names.
         self.around: dict[str, dict[str, Any]] = {}
-        self.opened: set[str] = set()
+        self.opened: set[str] = set()  # names from a file that no model has claimed yet
         self.open_around(around)
 
     def open_around(self, around: Any) -> None:
@@ -189,11 +173,7 @@ class EncoderBlock(Composite):
 
 
 def token_width(layer: keras.layers.Layer, shape: tuple[Any, ...], ndim: int | None = 3) -> int:
-    """Return the hidden size of the tokens for which a layer is built.
-
-    Raises:
-        ValueError: The shape is not `(batch, tokens, hidden_size)` with a fixed hidden size.
-    """
+    """Return the hidden size of `(batch, tokens, hidden_size)`, or raise a ValueError if it is not fixed."""
     if (ndim is not None and len(shape) != ndim) or shape[-1] is None:
         raise ValueError(
             f"{type(layer).__name__} takes tokens of shape (batch, tokens, hidden_size) with a fixed hidden size. "
@@ -218,10 +198,9 @@ def spec_of(layer: Any, *shapes: Any) -> Any:
 
 
 class OutputAlone(keras.KerasTensor):
-    """A symbolic output that refuses to be taken for the pair that the same layer returned in vit-keras 0.x.
+    """A symbolic output that refuses to be unpacked as the pair that the same layer returned in vit-keras 0.x."""
 
-    A model around the layer returns an ordinary one.
-    """
+    # A model around the layer returns an ordinary one.
 
     def __iter__(self) -> Any:
         raise TypeError(_NO_PAIR)
@@ -245,15 +224,9 @@ def grid_of(patches: Any) -> Any:
 
 
 def places_in(where: Any) -> Any:
-    """Return the arguments for computing positions: grid, places of the patches, and NumPy or `keras.ops`.
-
-    Args:
-        where: What the tokens were made of, `(batch, down, across, ...)`. Or, of images of several sizes in a sequence,
-            `(batch, tokens, 4)`: row and column of each patch, and patches down and across of its image.
-
-    Returns:
-        As the arguments `grid`, `places` and `xp` of `vit_keras.positions.rope_sincos`.
-    """
+    """Return the arguments `grid`, `places` and `xp` of `positions.rope_sincos` for tokens made from `where`."""
+    # `where` is the patches' layer input `(batch, down, across, ...)` or, for images of several sizes in a sequence,
+    # `(batch, tokens, 4)`: row and column of each patch, and patches down and across of its image.
     if len(where.shape) == 3:
         row, column, down, across = (where[..., n] for n in range(4))
         return {"grid": (down, across), "places": (row, column), "xp": ops}

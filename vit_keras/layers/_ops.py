@@ -45,11 +45,8 @@ def largest(x: Any) -> Any:
 
 
 def linear(x: Any, kernel: Any, bias: Any, gelu: str | None = None) -> Any:
-    """Return `x @ kernel + bias` computed by PyTorch (`products.linear`), or `None` if Keras must compute it.
-
-    Not a matter of how layers are called: a model that runs eagerly has the same kernels, but for a GELU within a
-    product (`gelu`), whose tanh is not PyTorch's and differs in the last bits.
-    """
+    """Return `x @ kernel + bias` computed by PyTorch (`products.linear`), or `None` if Keras must compute it."""
+    # Also used in eager mode; only the tanh GELU within a product (`gelu`) differs from PyTorch's, in the last bits.
     values = _values(x, kernel, bias)
     return None if values is None else products.linear(x, values[0], values[1], gelu)
 
@@ -87,13 +84,8 @@ def gelu(x: Any, tanh: bool = False) -> Any:
 
 
 def _values(x: Any, *variables: Any, in_float32: bool = False) -> Any:
-    """Return the tensors of variables if PyTorch computes the same as Keras with them and `x`, or else `None`.
-
-    Args:
-        x: What they are used with.
-        *variables: The variables, of the same dtype as `x`.
-        in_float32: Whether they may also be in float32, as PyTorch's layer normalization of bfloat16 takes them.
-    """
+    """Return the tensors of variables if PyTorch computes the same as Keras with them and `x`, or `None`."""
+    # They have the dtype of `x` or, if `in_float32`, float32, as PyTorch's layer normalization of bfloat16 takes them.
     if type(x) is not _Tensor:
         return None
     torch = sys.modules["torch"]

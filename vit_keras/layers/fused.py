@@ -29,10 +29,8 @@ def has_fused_attention() -> bool:
 
 
 def fused_attention(query: Any, key: Any, value: Any, bias: Any = None) -> Any:
-    """Attend with the fused kernel to inputs `(batch, heads, tokens, width)`, and return the output.
-
-    PyTorch's own function is called, because Keras' transposes the axes, and older versions accept no bias.
-    """
+    """Return the output of the fused kernel for inputs `(batch, heads, tokens, width)`."""
+    # PyTorch's own function is called, because Keras' transposes the axes, and older versions accept no bias.
     if keras.backend.backend() == "torch":
         if not (bias is None and is_direct(query) and query.dtype is key.dtype is value.dtype):
             dtype = keras.backend.result_type(*(x.dtype for x in (query, key, value)))
@@ -62,18 +60,11 @@ def _is_odd_on_gpu(query, key, bias) -> bool:
 
 
 def _attend_to_odd(query: Any, key: Any, value: Any, bias: Any) -> Any:
-    """Attend by cuDNN, with an even number of tokens where gradients are needed; or return `None`.
-
-    The padding is masked. JAX refuses the gradients of an odd number: its check is meant for a bias, and takes the
-    placeholder of no bias for one. Keras then logs an error for each block and computes all scores: a training step of
-    ViT-B/16 on an H200 took 1.28 times as long. Without gradients, padding would only cost time.
-
-    Args:
-        query: `(batch, queries, heads, width)`.
-        key: `(batch, keys, heads, width)`.
-        value: The same.
-        bias: `(1, heads, queries, keys)` or `None`.
-    """
+    """Return the attention by cuDNN, padded to an even number of tokens, or `None`."""
+    # Inputs are `(batch, tokens, heads, width)`, the bias `(1, heads, queries, keys)` or `None`. The padding is masked.
+    # JAX refuses the gradients of an odd number: its check is meant for a bias, and takes the placeholder of no bias
+    # for one. Keras then logs an error for each block and computes all scores: a training step of ViT-B/16 on an H200
+    # took 1.28 times as long. Without gradients, padding would only cost time.
     jax = sys.modules["jax"]
     by_cudnn = functools.partial(jax.nn.dot_product_attention, implementation="cudnn")
 
@@ -97,22 +88,10 @@ def _attend_to_odd(query: Any, key: Any, value: Any, bias: Any) -> Any:
 
 
 def attention_bias(query: Any, key: Any, relative: Any = None, sizes: Any = None, mask: Any = None) -> Any:
-    """Return the argument `bias=` for the logits of an attention, or no argument if nothing is added.
-
-    Args:
-        query: `(batch, heads, queries, width)`.
-        key: `(batch, heads, keys, width)`.
-        relative: A bias for each relative position, `(1, heads, queries, keys)`, or `None`.
-        sizes: Number of patches that each key counts as, `(batch, keys, 1)`, or `None`.
-        mask: See `boolean_mask`; or `None`.
-
-    Returns:
-        A dictionary, empty or with a tensor that broadcasts to `(batch, heads, queries, keys)`.
-
-    Raises:
-        TypeError: See `boolean_mask`.
-        ValueError: See `boolean_mask`.
-    """
+    """Return the argument `bias=` for the attention logits as a dictionary, empty if nothing is added."""
+    # Of queries and keys `(batch, heads, tokens, width)`: `relative` is `(1, heads, queries, keys)`, and `sizes` is the
+    # number of patches that each key counts as, `(batch, keys, 1)`. The result broadcasts to `(batch, heads, queries,
+    # keys)`.
     biases = [] if relative is None else [relative]
     if sizes is not None:
         biases.append(ops.transpose(ops.log(sizes), (0, 2, 1))[:, None])
@@ -127,17 +106,9 @@ def attention_bias(query: Any, key: Any, relative: Any = None, sizes: Any = None
 
 
 def boolean_mask(mask: Any, shape: Any) -> Any:
-    """Return an attention mask as booleans that broadcast to `(batch, queries, keys)`.
-
-    Args:
-        mask: Booleans or integers, 0 for `False`: `(batch, keys)`, the same for all queries, or `(batch, queries,
-            keys)`. The batch or the queries may be 1.
-        shape: `(batch, queries, keys)` of the logits, with `None` for what is not fixed.
-
-    Raises:
-        TypeError: The mask has floats, which some libraries convert to booleans and others add to the logits.
-        ValueError: The mask has a wrong shape.
-    """
+    """Return a mask `(batch, keys)` or `(batch, queries, keys)` as booleans that broadcast to the latter."""
+    # Integers count as booleans. Floats are refused: some libraries convert them to booleans, others add them to the
+    # logits. `shape` is that of the logits, `(batch, queries, keys)`, with `None` for what is not fixed.
     mask = mask if hasattr(mask, "dtype") else ops.convert_to_tensor(mask)
     dtype = keras.backend.standardize_dtype(mask.dtype)
     if dtype != "bool" and "int" not in dtype:
@@ -164,20 +135,9 @@ def boolean_mask(mask: Any, shape: Any) -> Any:
 def in_chunks(
     attend: Any, query: Any, key: Any, value: Any, bias: Any = None, *, most: Any, training: bool | None
 ) -> Any:
-    """Attend for one chunk of queries after the other if the score matrix is large.
-
-    Args:
-        attend: From queries, keys, values and bias to the output, of the queries' shape.
-        query: `(batch, heads, tokens, width)`. Where the number of tokens is not fixed, there is one chunk.
-        key: Likewise.
-        value: Likewise.
-        bias: What is added to the logits (`attention_bias`), or `None`.
-        most: Maximum bytes of an image's scores in float32, which sets the number of chunks.
-        training: Whether to compute the scores again in the backward pass.
-
-    Returns:
-        The output of all queries.
-    """
+    """Attend for one chunk of queries after the other if the scores of an image take more than `most` bytes."""
+    # In training, the scores are computed again in the backward pass. If the number of tokens is not fixed, there is
+    # one chunk.
     _, heads, tokens, width = query.shape
     chunks = 1 if tokens is None else math.ceil(4 * heads * tokens**2 / most)
     beside = () if bias is None else (bias,)
@@ -199,11 +159,9 @@ def in_chunks(
 
 
 def _in_turn(function: Any, chunks: Any, *others: Any) -> Any:
-    """Apply a function to each chunk, whose shape its result has; `others` are cut into as many chunks.
-
-    On JAX each result replaces its chunk. `ops.map` would allocate one more array, and XLA allocates the arrays of all
-    layers at the start.
-    """
+    """Apply a function to each chunk, whose shape its result has; `others` are cut into as many chunks."""
+    # On JAX each result replaces its chunk. `ops.map` would allocate one more array, and XLA allocates the arrays of
+    # all layers at the start.
     if keras.backend.backend() != "jax":
         return ops.map(lambda own: function(*own), (chunks, *others))
     from jax import lax

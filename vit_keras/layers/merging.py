@@ -13,21 +13,11 @@ from ._ops import constant, largest
 
 
 def merge(block: Any, tokens: Any, sizes: Any, keys: Any) -> Any:
-    """Merge the most similar tokens of a block into their partners (section 3: bipartite soft matching).
-
-    The tokens after the prefix are assigned to two sets alternately. The partner of a token in the first set is the
-    most similar token in the second set. The `block.merge_tokens` tokens that are most similar to their partners are
-    merged into them. A merged token is the mean of all its patches.
-
-    Args:
-        block: A `TransformerBlock`, which has the numbers of tokens to merge and of tokens before the patches.
-        tokens: `(batch, tokens, hidden_size)`.
-        sizes: The number of patches in each token, `(batch, tokens, 1)`; `None`: one.
-        keys: Features that are compared by cosine similarity, `(batch, tokens, width)`.
-
-    Returns:
-        Tokens and their sizes: the prefix, the first set and the second set, each in its original order.
-    """
+    """Return tokens and sizes after merging the most similar tokens (section 3: bipartite soft matching)."""
+    # The tokens after the prefix go to two sets alternately. The partner of a token in the first set is the token of
+    # the second set with the most similar key, `(batch, tokens, width)`. The `block.merge_tokens` most similar tokens
+    # are merged into their partners, as the mean of all patches that they stand for (`sizes`, `(batch, tokens, 1)` or
+    # `None`). The result has the prefix, the first set and the second set, each in its original order.
     at_least_float32 = keras.backend.result_type(tokens.dtype, "float32")
     x = ops.cast(tokens, at_least_float32)
     sizes = ops.ones_like(x[..., :1]) if sizes is None else ops.cast(sizes, at_least_float32)

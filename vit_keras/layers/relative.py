@@ -25,14 +25,8 @@ class RelativePositions(Direct):
     relative_resize: str
 
     def build_relative_positions(self, tokens: Any) -> None:
-        """Make the table: a row for each relative position, and three if there are tokens before the patches.
-
-        Args:
-            tokens: Number of tokens. `None`, if that is not fixed, means a class token and the grid.
-
-        Raises:
-            ValueError: There are fewer tokens than patches in the grid.
-        """
+        """Make the table: a row for each relative position, and three for tokens before the patches, if any."""
+        # `tokens=None` (not fixed) means a class token and the grid.
         if not self.relative_grid:
             return
         patches = math.prod(self.relative_grid)

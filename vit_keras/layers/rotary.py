@@ -153,17 +153,9 @@ def _count(shape: Any) -> Any:
 
 
 def rotate(x: Any, rope: Any, interleaved: bool = False) -> Any:
-    """Rotate queries or keys of the patches, which are the last tokens.
-
-    Args:
-        x: `(batch, heads, tokens, width)`.
-        rope: Sines and cosines, `(2, patches, width)`, `(2, heads, patches, width)` or `(2, batch, 1 or heads, patches,
-            width)`.
-        interleaved: Whether rotated pairs are neighboring channels instead of one from each half of a head.
-
-    Returns:
-        The same shape.
-    """
+    """Return queries or keys `(batch, heads, tokens, width)` with those of the patches, the last tokens, rotated."""
+    # `rope` has sines and cosines, `(2, patches, width)`, `(2, heads, …)` or `(2, batch, 1 or heads, …)`. If
+    # interleaved, neighboring channels are rotated as pairs instead of one from each half of a head.
     sin, cos = ops.cast(rope[0], x.dtype), ops.cast(rope[1], x.dtype)
     prefix = (x.shape[2] or ops.shape(x)[2]) - (rope.shape[-2] or ops.shape(rope)[-2])
     patches = x[:, :, prefix:]
