@@ -20,15 +20,9 @@ _MLP = f"{_BLOCK}/MlpBlock_3"
 def infer(
     shapes: Mapping[str, tuple[int, ...]], family: Family, told: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Infer the architecture from the canonical names and shapes of the weights.
-
-    `told` has fields that single arrays of the file imply (`rules.Binding.told`), and `position` where the file itself
-    states it.
-
-    Returns:
-        Fields of a `vit_keras.config.ViTConfig`. `num_heads` and the family's `choices` are missing if nothing shows
-        them.
-    """
+    """Return the fields of a `ViTConfig` that the canonical names and shapes of the weights show."""
+    # `told` has the fields that arrays of the file imply, and `position` if the file states it. `num_heads` and the
+    # family's `choices` are missing if nothing shows them.
     if {"Transformer/encoder_norm/scale", "fc_norm/scale"} <= set(shapes):
         raise ValueError(
             "The file has a layer normalization of the tokens and one of the pooled tokens; a model has only one."
@@ -237,10 +231,7 @@ def check_head(fields: Mapping[str, Any], options: Mapping[str, Any]) -> None:
 
 
 def check_heads(fields: Mapping[str, Any], inner: int) -> None:
-    """Raise an error for a number of attention heads that a file cannot have.
-
-    `inner` is the width of the queries of all heads together.
-    """
+    """Raise a ValueError for a number of heads that a file with queries of width `inner` cannot have."""
     if fields.get("tokens_mlp_dim"):
         return
     num_heads = fields["num_heads"]

@@ -32,27 +32,17 @@ _OFTEN_SHOWN = ("pooling", *ROPE, "post_norm", "map_heads", "map_prefix")
 
 
 class Assumptions(NamedTuple):
-    """The assumptions about the model in a file.
+    """The assumptions about the model in a file."""
 
-    Attributes:
-        fields: Fields of `ViTConfig`, with the values of the published models that the arrays fit.
-        open: Names of all assumed fields, including those with the family's default.
-        doubts: All assumed fields. Where those models or other sources disagree, the text says who claims what;
-            otherwise it is empty.
-        others: Names of models that the arrays also fit but that cannot be built; `None` if there are none, or if the
-            caller named the family.
-    """
-
-    fields: Mapping[str, Any]
-    open: tuple[str, ...]
-    doubts: Mapping[str, str]
+    fields: Mapping[str, Any]  # fields of `ViTConfig`, with the values of the published models that the arrays fit
+    open: tuple[str, ...]  # names of all assumed fields, including those with the family's default
+    doubts: Mapping[str, str]  # assumed fields, each with a text on who disagrees, or an empty one
+    # names of models that the arrays also fit but that cannot be built; None if the caller named the family
     others: str | None
 
     def warning(self, config: Any, doubts: Mapping[str, str], open_fields: Sequence[str], family: str) -> str:
-        """Return the warning for a model that is being built, or an empty text.
-
-        `doubts` and `open_fields` are those that the caller has not settled.
-        """
+        """Return the warning for a model that is being built, or an empty text."""
+        # `doubts` and `open_fields` are those that the caller has not settled.
         said = []
         if doubts:
             values = ", ".join(f"{field}={getattr(config, field)!r}{text}" for field, text in doubts.items())
@@ -70,11 +60,9 @@ NOTHING = Assumptions({}, (), {}, None)
 def assume(
     family: Family, inferred: Mapping[str, Any], known: Mapping[str, Any], *, is_named: bool = False
 ) -> Assumptions:
-    """Return the assumptions about a file whose model is not fully known.
-
-    Where published models disagree, the most common value is assumed. A field that the family leaves to the caller
-    stays open. `known` has the fields that the arrays imply or neighboring files contain.
-    """
+    """Return the assumptions about a file whose model is not fully known."""
+    # Where published models disagree, the most common value is assumed. A field that the family leaves to the caller
+    # stays open. `known` has the fields that the arrays imply or neighboring files contain.
     shown = {*known, *(("num_heads",) if "num_heads" in inferred else ())}
     if inferred["pooling"] != "token":
         shown.add("pooling")

@@ -46,35 +46,9 @@ def augreg(
     adapt_lr: float = 0.03,
     res: int = 224,
 ) -> Checkpoint:
-    """Return an AugReg checkpoint by its training settings.
-
-    Not every combination was published; `query_augreg` finds the published ones.
-
-    Args:
-        name: Architecture, such as `"B_16"`.
-        ds: Dataset of the pre-training: `"i1k"` or `"i21k"` (`"i21k_30"`: for 30 epochs).
-        aug: Augmentation: `"none"`, `"light0"`, `"light1"`, `"medium1"`, `"medium2"`, `"strong1"` or `"strong2"`.
-        wd: Weight decay.
-        do: Dropout rate.
-        sd: Stochastic depth rate.
-        lr: Learning rate.
-        epochs: Epochs.
-        adapt_ds: Dataset of the fine-tuning: `"imagenet2012"`, `"cifar100"`, `"kitti"`, `"oxford_iiit_pet"` or
-            `"resisc45"`; `None` for the pre-trained file.
-        steps: Steps of the fine-tuning. File names give them in thousands, rounded down.
-        adapt_lr: Learning rate of the fine-tuning.
-        res: Pixels of the fine-tuning, 224 or 384.
-
-    Returns:
-        The checkpoint in the registry with these settings, or else a new one.
-
-    Raises:
-        ValueError: No file has such a value.
-
-    Example:
-        >>> augreg("Ti_16", aug="none", wd=0.03, adapt_ds="imagenet2012").name
-        'Ti_16/augreg-imagenet21k+imagenet2012-224'
-    """
+    """Return an AugReg checkpoint by its training settings: that of the registry, or else a new one."""
+    # The arguments are the parts of the file names, which give `steps` in thousands, rounded down. Not every
+    # combination was published; `query_augreg` finds the published ones.
     if ds == "i21k_30":
         ds, epochs = "i21k", 30
     for argument, value, choices in (
@@ -114,12 +88,7 @@ def augreg(
 
 
 def parse_augreg(filename: str) -> dict[str, Any]:
-    """Parse the name of an AugReg file into the arguments of `augreg`.
-
-    Example:
-        >>> parse_augreg("S_16-i21k-300ep-lr_0.001-aug_light1-wd_0.03-do_0.0-sd_0.0.npz")["aug"]
-        'light1'
-    """
+    """Return the arguments of `augreg` that the name of an AugReg file shows."""
     found = _NAME.fullmatch(filename.replace("\\", "/").rpartition("/")[2].removesuffix(".npz"))
     if found is None:
         raise ValueError(
@@ -149,30 +118,10 @@ def find_augreg(stem: str) -> Checkpoint | None:
 
 
 def query_augreg(index: str | os.PathLike[str] | None = None, **filters: Any) -> list[Checkpoint]:
-    """Return the published AugReg checkpoints from Google's index, best first.
-
-    The paper recommends the first one with `ds="i21k"`: it has the highest accuracy on held-out data of the
-    pre-training (`final_val`).
-
-    Args:
-        index: The file `index.csv`; `None` to download it (some 20 MB).
-        **filters: Required values of columns: `name`, `ds`, `epochs`, `lr`, `aug`, `wd`, `do`, `sd`, `adapt_ds`,
-            `adapt_lr`, `adapt_steps`, `adapt_resolution` … `adapt_ds=None` returns pre-trained files, anything else
-            fine-tuned ones.
-
-    Returns:
-        Checkpoints by descending `final_val`, then `adapt_final_val`. `top1` is `adapt_final_test` for those
-        fine-tuned on ImageNet.
-
-    Raises:
-        FileNotFoundError: `index` does not exist, or it is not in the cache and `VIT_KERAS_OFFLINE` is set.
-        ConnectionError: The index could not be downloaded.
-        ValueError: The file is not AugReg's index, or a column does not exist.
-
-    Example:
-        >>> query_augreg("index.csv", name="B_16", ds="i21k", adapt_ds="imagenet2012")[0].top1  # doctest: +SKIP
-        85.49
-    """
+    """Return the published AugReg checkpoints from Google's index whose columns have these values, best first."""
+    # The paper recommends the first one with `ds="i21k"`: it has the highest accuracy on held-out data of the
+    # pre-training (`final_val`). `adapt_ds=None` returns pre-trained files, anything else fine-tuned ones. `index=None`
+    # downloads the index (some 20 MB).
     if index is None:
         from .download import download
 

@@ -27,12 +27,7 @@ def offline() -> bool:
 
 
 def cached_path(url: str) -> Path:
-    """Return the path in the cache of the file at a URL, whether or not the file exists.
-
-    Example:
-        >>> cached_path("https://example.org/models/vit.npz").relative_to(home()).as_posix()
-        'example.org/models/vit.npz'
-    """
+    """Return the path in the cache of the file at a URL, whether or not the file exists."""
     try:
         parts = urlsplit(url)
     except ValueError as error:

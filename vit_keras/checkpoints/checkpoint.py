@@ -39,15 +39,9 @@ LICENSES = {
 
 @functools.cache
 def preset(text: str, image_size: int) -> Preprocessing:
-    """Return the preprocessing that a text in the registry names.
-
-    After an `@` comes a different crop: a share (`clip@0.95`), `clip@squash`, or the shortest side in pixels
-    (`torchvision@242`).
-
-    Example:
-        >>> preset("clip@0.95", 224).crop
-        0.95
-    """
+    """Return the preprocessing that a text in the registry names."""
+    # After an `@` comes a different crop: a share (`clip@0.95`), `clip@squash`, or the shortest side in pixels
+    # (`torchvision@242`).
     from ..preprocess import PRESETS, crop_fraction  # imports NumPy, which a list of names does not need
 
     name, _, changes = text.partition("@")
@@ -178,12 +172,7 @@ class Checkpoint:
 
 
 def megabytes(size: int | None) -> str:
-    """Return a number of bytes as text, in powers of ten as Google and Hugging Face count them.
-
-    Example:
-        >>> megabytes(22934582)
-        '22.9 MB'
-    """
+    """Return a number of bytes as text, in powers of ten as Google and Hugging Face count them."""
     if size is None:
         return "size unknown"
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):

@@ -98,10 +98,8 @@ def _about_values(reader: Any) -> dict[str, list[str]]:
 
 
 def unstored_fields(path: str | os.PathLike[str], config: ViTConfig) -> dict[str, Any]:
-    """Return the fields of a configuration that a file does not store.
-
-    Other readers of the file must be told these fields. This package reads them from the metadata of safetensors files.
-    """
+    """Return the fields of a configuration that a file does not store, so that other readers must be told."""
+    # This package reads them from the metadata of safetensors files.
     weights = Weights(path)
     family, open_fields = weights.family, {}
     for field in (field for field in family.choices if field not in weights.architecture):

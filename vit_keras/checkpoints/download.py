@@ -44,31 +44,10 @@ def download(
     timeout: float = 30.0,
     progress: bool = True,
 ) -> Path:
-    """Download a weight file, or a file that belongs to it, into the cache, unless it is there.
-
-    A broken transfer is resumed, even by a later call. The file gets its name only when it is complete and verified. A
-    file in the cache that does not have `size` bytes is downloaded again. Processes that need the same file wait for
-    each other.
-
-    Args:
-        url: `http://` or `https://` address.
-        size: Bytes that the file must have, if known.
-        sha256: Hash that the file must have, or the first digits of it, if known.
-        json: Whether a JSON file is expected. Otherwise, JSON is taken for an error message of the server.
-        timeout: Maximum time in seconds to wait for data from the server.
-        progress: Whether to draw a progress bar on standard error.
-
-    Returns:
-        The path of the file in the cache.
-
-    Raises:
-        FileNotFoundError: The server has no such file, or the cache has none of this size and `VIT_KERAS_OFFLINE` is
-            set.
-        OSError: The cache cannot be written to, or its disk is full. Bytes that have arrived are kept.
-        ConnectionError: The server could not be reached, or the transfer broke off repeatedly.
-        ValueError: The server sent a different file: its size or hash is wrong, or it is a web page or a Git LFS
-            pointer.
-    """
+    """Download a file into the cache, unless it is there with the right size, and return its path."""
+    # A broken transfer is resumed, even by a later call. The file gets its name only when it is complete and verified
+    # (`sha256` may be the first digits). Processes that need the same file wait for each other. Unless `json`, JSON is
+    # taken for an error message of the server.
     path = cached_path(url)
     if is_here(path, size):
         return path

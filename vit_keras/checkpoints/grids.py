@@ -39,41 +39,24 @@ NO_ROWS = frozenset(("deit3", "rope-vit"))
 
 
 class Layout(NamedTuple):
-    """The tokens that have rows in a table of positions.
+    """The tokens that have rows in a table of positions."""
 
-    Attributes:
-        position_prefix: Whether the class and distillation tokens have rows.
-        register_positions: Whether the registers have rows.
-        rows: Number of rows before the patches.
-    """
-
-    position_prefix: bool
-    register_positions: bool
-    rows: int
+    position_prefix: bool  # whether the class and distillation tokens have rows
+    register_positions: bool  # whether the registers have rows
+    rows: int  # rows before the patches
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """The interpretation of the positions in a file.
+    """The interpretation of the positions in a file."""
 
-    Attributes:
-        grid: Patches down and across; `None` if unknown.
-        native: Patches down and across of the images that the file is for. Differs from `grid` if the family's own
-            code reads the table as a different grid and resamples it.
-        patches: Number of patches; `None` if unknown.
-        layout: The rows before those of the patches.
-        shown_by: Source of the grid: `"source_grid"`, `"file"`, `"config"`, `"image_size"`, `"square"`, or `None`.
-        doubt: The other possible grids, and the argument that decides; empty if there is no doubt.
-        question: The missing information, and the argument that supplies it; empty if the grid is known.
-    """
-
-    grid: Grid | None
-    native: Grid | None
+    grid: Grid | None  # patches down and across
+    native: Grid | None  # those of the file's images; differs from `grid` if the family's own code resamples the table
     patches: int | None
     layout: Layout
-    shown_by: str | None
-    doubt: str = ""
-    question: str = ""
+    shown_by: str | None  # "source_grid", "file", "config", "image_size" or "square"
+    doubt: str = ""  # the other possible grids, and the argument that decides; or empty
+    question: str = ""  # the missing information, and the argument that supplies it; or empty
 
     @property
     def fields(self) -> dict[str, bool]:
@@ -193,20 +176,11 @@ def read(
     usual: Mapping[str, Any] | None = None,
     is_ours: bool = False,
 ) -> Table | None:
-    """Infer the patch grid of the positions in a file.
-
-    Args:
-        shapes: `{canonical name: shape}`, in Keras' layout.
-        family: The family of the file.
-        source_grid: Patches down and across, from the caller.
-        asked: `position_prefix` and `register_positions`, from the caller.
-        saved: Patches down and across, stored with the table.
-        stated: Patches down and across of the images that the file is for, from neighboring files or metadata.
-        told: `position_prefix` and `register_positions`, from neighboring files or metadata.
-        wanted: Patches down and across of the images that the caller wants to pass.
-        usual: `position_prefix` and `register_positions` of published models with such arrays.
-        is_ours: Whether `stated` is from this package, whose tables are never transposed.
-    """
+    """Infer the patch grid of the positions in a file, from `{canonical name: shape}` and all sources."""
+    # Grids are patches down and across: `source_grid` from the caller, `saved` with the table, `stated` by neighboring
+    # files or metadata (`is_ours`: this package's, whose tables are never transposed), `wanted` for the caller's
+    # images. `asked` (by the caller), `told` (by neighboring files) and `usual` (in published models) have
+    # `position_prefix` and `register_positions`.
     rows = _rows(shapes)
     if rows is None:
         return None

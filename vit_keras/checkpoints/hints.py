@@ -43,37 +43,22 @@ _SHOWN_BY_SHAPES = ("num_layers", "hidden_size", "mlp_dim", "patch_size", "chann
 
 @dataclasses.dataclass(frozen=True)
 class Hints:
-    """What is known about a checkpoint in addition to its arrays.
+    """What is known about a checkpoint in addition to its arrays."""
 
-    Attributes:
-        fields: Fields of `ViTConfig`.
-        image_size: `(height, width)` in pixels that the model was trained at, or `None`.
-        preprocessing: The preprocessing of its images.
-        labels: Names of its classes, the name of a list of them, or `None`.
-        task: The meaning of its outputs, one of `vit_keras.labels.TASKS`.
-        stated: Which of `"preprocessing"` and `"task"` are more than a default.
-        doubts: Fields on which another source disagrees, with a description of what it says.
-        is_ours: Whether the file is from this package, with its `ViTConfig`.
-    """
-
-    fields: Mapping[str, Any]
-    image_size: tuple[int, int] | None
+    fields: Mapping[str, Any]  # fields of `ViTConfig`
+    image_size: tuple[int, int] | None  # pixels that the model was trained at
     preprocessing: Preprocessing
-    labels: Any
-    task: str
-    stated: frozenset[str]
-    doubts: Mapping[str, str]
-    is_ours: bool = False
+    labels: Any  # names of its classes, or the name of a list of them
+    task: str  # one of `vit_keras.labels.TASKS`
+    stated: frozenset[str]  # which of "preprocessing" and "task" are more than a default
+    doubts: Mapping[str, str]  # fields on which another source disagrees, and what it says
+    is_ours: bool = False  # whether the file is from this package, with its `ViTConfig`
 
 
 def collect(
     reader: Any, path: Path, family: Family, inferred: Mapping[str, Any], published: registry.Checkpoint | None = None
 ) -> Hints:
-    """Collect all hints about a checkpoint.
-
-    The folder of `path` may hold `config.json` and `preprocessor_config.json`. Warns about a neighboring file that
-    cannot be used.
-    """
+    """Return all hints about a checkpoint; warn about a neighboring file that cannot be used."""
     config, task, preprocessor = neighbor(path, "config.json"), {}, {}
     if family in KERAS_HUB_FAMILIES:
         config, task, preprocessor = _of_keras_hub(reader, path, config)
@@ -130,10 +115,8 @@ def collect(
 
 
 def _doubts(config: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, str]:
-    """Return the fields in which timm's `config.json` contradicts the authors of the weights.
-
-    For CLIPs that were trained with QuickGELU, timm's name implies GELU, which timm then computes.
-    """
+    """Return the fields in which timm's `config.json` contradicts the authors of the weights."""
+    # For CLIPs that were trained with QuickGELU, timm's name implies GELU, which timm then computes.
     trained = registry.named(f"timm/{config.get('architecture')}.{(config.get('pretrained_cfg') or {}).get('tag')}")
     theirs = trained.options.get("mlp_activation") if trained else None
     if trained is None or theirs in (None, fields.get("mlp_activation")):
@@ -230,10 +213,8 @@ def stated_channels(saved: Mapping[str, Any], path: Path, given: int | None = No
 
 
 def _of_keras_hub(reader: Any, path: Path, config: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """Return the configurations of a KerasHub model, of its head and of its preprocessor.
-
-    A whole saved model holds them. In a preset, they are in neighboring files.
-    """
+    """Return the configurations of a KerasHub model, of its head and of its preprocessor."""
+    # A whole saved model holds them. In a preset, they are in neighboring files.
     whole = reader.metadata.get("config")
     if keras_hub_json.tower(whole):
         return whole, whole, whole["config"].get("preprocessor") or {}

@@ -20,12 +20,7 @@ FAMILY_OF = {
 
 
 def tower(config: Any) -> Mapping[str, Any] | None:
-    """Return the image tower's part of a KerasHub configuration, or `None` for any other model.
-
-    Example:
-        >>> tower({"config": {"backbone": {"registered_name": "keras_hub>ViTBackbone", "config": {}}}})
-        {'registered_name': 'keras_hub>ViTBackbone', 'config': {}}
-    """
+    """Return the image tower's part of a KerasHub configuration, or `None` for any other model."""
     if not isinstance(config, Mapping) or not isinstance(config.get("config"), Mapping):
         return None
     if str(config.get("registered_name")) in FAMILY_OF:
@@ -34,17 +29,8 @@ def tower(config: Any) -> Mapping[str, Any] | None:
 
 
 def fields(backbone: Mapping[str, Any], task: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of `ViTConfig` that the configurations of a backbone and of a classifier show.
-
-    A classifier with `pooling="gap"` averages all tokens, the class token too.
-
-    Raises:
-        ValueError: No model here computes the same.
-
-    Example:
-        >>> fields({"config": {"image_shape": [32, 48, 3], "layer_norm_epsilon": 1e-6}}, {})
-        {'epsilon': 1e-06, 'image_size': (32, 48), 'mlp_activation': 'gelu'}
-    """
+    """Return the fields of `ViTConfig` that KerasHub's configurations of backbone and classifier show."""
+    # A classifier with `pooling="gap"` averages all tokens, the class token too.
     given, head = backbone["config"], task.get("config") or {}
     activation = "silu" if given.get("use_swiglu_ffn") else given.get("intermediate_activation", "gelu")
     if isinstance(activation, Mapping):  # a function
@@ -71,19 +57,7 @@ def fields(backbone: Mapping[str, Any], task: Mapping[str, Any]) -> dict[str, An
 
 
 def preprocessing(preprocessor: Mapping[str, Any]) -> Preprocessing:
-    """Return the preprocessing in a `preprocessor.json`.
-
-    Raises:
-        ValueError: It pads images, or uses an interpolation that is not supported here.
-
-    Warns:
-        UserWarning: It resizes by `"bicubic"` without antialiasing, which no preprocessing here does.
-
-    Example:
-        >>> converter = {"image_size": [32, 32], "scale": 1 / 127.5, "offset": -1, "crop_to_aspect_ratio": True}
-        >>> preprocessing({"config": {"image_converter": {"config": converter}}}).crop
-        1.0
-    """
+    """Return the preprocessing in a `preprocessor.json`, or raise a ValueError if there is none like it here."""
     given = preprocessor["config"]["image_converter"]["config"]
     if given.get("pad_to_aspect_ratio"):
         raise ValueError("pad_to_aspect_ratio=True is not supported.")

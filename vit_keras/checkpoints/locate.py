@@ -82,17 +82,7 @@ def available(
 
 
 def recommended(variant: str) -> Checkpoint | None:
-    """Return the checkpoint that `open_model` opens for a factory, or `None` if none has ImageNet-1k's classes.
-
-    It is the one with the best published accuracy of those at 224 pixels, or else of all.
-
-    Args:
-        variant: Google's name of the architecture.
-
-    Example:
-        >>> recommended("B_16").name
-        'B_16/augreg-imagenet21k+imagenet2012-224'
-    """
+    """Return the checkpoint that `open_model` opens for an architecture, or `None` without ImageNet-1k's classes."""
     found = available(variant=variant, classes=1000)
     return max(found, key=lambda checkpoint: (checkpoint.image_size == 224, checkpoint.top1 or 0), default=None)
 
@@ -132,15 +122,9 @@ def find(weights: str | os.PathLike[str] | Checkpoint, variant: str | None = Non
 
 
 def by_filename(basename: str, bytes: int | None = None) -> Checkpoint | None:
-    """Return the published checkpoint that a local file is a copy of, by its name and size; `None` if several fit.
-
-    All files on a hub have the same name, so a copy may have the name of its repository instead. The size distinguishes
-    files of Google's with the same name.
-
-    Example:
-        >>> by_filename("deit_tiny_patch16_224-a1311bcf.pth").name
-        'facebook/deit_tiny_patch16_224'
-    """
+    """Return the published checkpoint that a local file is a copy of, or `None` if it is not clear."""
+    # All files on a hub have the same name, so a copy may have the name of its repository instead. The size
+    # distinguishes Google's files with the same name.
     stem = re.sub(r"\.(safetensors|bin|pth|pt|h5)$", "", basename)
     found = [
         c
@@ -210,22 +194,12 @@ def fetch(
 
 
 def is_url(text: str) -> bool:
-    """Return whether a text is an address that `fetch` downloads from.
-
-    Example:
-        >>> is_url("https://example.org/vit.npz"), is_url("HTTP://example.org"), is_url("http://"), is_url("hf://a/b")
-        (True, True, False, False)
-    """
+    """Return whether a text is an address that `fetch` downloads from."""
     return re.match(r"https?://[^/\s]", text, re.IGNORECASE) is not None
 
 
 def is_meant_as_path(text: str) -> bool:
-    """Return whether a text without a file behind it is meant as a path, and not as the name of a checkpoint.
-
-    Example:
-        >>> is_meant_as_path("weights.npz"), is_meant_as_path("~/weights"), is_meant_as_path("B_16/imagenet21k")
-        (True, True, False)
-    """
+    """Return whether a text is meant as a path, even without such a file, and not as a checkpoint's name."""
     return Path(text).suffix in SUFFIXES or Path(text).is_absolute() or text.startswith((".", "~"))
 
 

@@ -137,11 +137,8 @@ def adapted_layers(vit: keras.Model) -> dict[int, keras.layers.Dense]:
 
 
 def canonical_variables(vit: keras.Model) -> dict[str, Any]:
-    """Return the variables of a ViT under their canonical names.
-
-    Layers that a user added after the ViT in the same model have no canonical name and are left out. Low-rank adapters
-    are left out too.
-    """
+    """Return the variables of a ViT under their canonical names, without adapters."""
+    # Layers that a user added after the ViT in the same model have no canonical name and are left out.
     if (mode := anatomy.quantization(vit)) is not None:
         raise ValueError(
             f"The weights of the model {vit.name!r} are quantized ({mode}). They can be saved by model.save and "

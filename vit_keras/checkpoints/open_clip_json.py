@@ -39,14 +39,7 @@ _IMAGE_POOLINGS = {"tok": "token", "avg": "gap"}
 
 
 def text_fields(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of `vit_keras.text.TextConfig` that a `model_cfg` shows.
-
-    A field that is left out has open_clip's default.
-
-    Example:
-        >>> text_fields({"quick_gelu": True, "text_cfg": {"heads": 8}})["mlp_activation"]
-        'quick_gelu'
-    """
+    """Return the fields of `TextConfig` that a `model_cfg` shows, with open_clip's defaults."""
     text = model["text_cfg"]
     if "hf_model_name" in text:
         raise ValueError(f"text_cfg: the encoder {text['hf_model_name']!r} cannot be built.")
@@ -64,12 +57,7 @@ def text_fields(model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def image_fields(model: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of `ViTConfig` that a `model_cfg` shows.
-
-    Example:
-        >>> image_fields({"vision_cfg": {"width": 768}}, {})
-        {'num_heads': 12, 'mlp_activation': 'gelu', 'epsilon': 1e-05}
-    """
+    """Return the fields of `ViTConfig` that a `model_cfg` shows."""
     vision = model["vision_cfg"]
     _check("vision_cfg", vision, (*_IMAGE_SHOWN, *_IMAGE_READ), _IMAGE_ONLY)
     if vision.get("timm_model_name"):
@@ -117,12 +105,7 @@ def _activation(model: Mapping[str, Any], tower: Mapping[str, Any]) -> str:
 
 
 def preprocessing(described: Mapping[str, Any]) -> Preprocessing:
-    """Return the preprocessing that a `preprocess_cfg` describes.
-
-    Example:
-        >>> preprocessing({"mean": [0.5, 0.5, 0.5], "resize_mode": "squash"}).crop is None
-        True
-    """
+    """Return the preprocessing that a `preprocess_cfg` describes."""
     mode = described.get("resize_mode", "shortest")
     if mode not in ("shortest", "squash"):
         raise ValueError(f"resize_mode must be 'shortest' or 'squash'. Received: {mode!r}")

@@ -29,9 +29,7 @@ def _last(folder: Path) -> Path | None:
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read the last checkpoint of a folder: the model's configuration as Keras serializes it, and the values of all
-    variables, for `keras.Model.set_state_tree`.
-    """
+    """Return the configuration and the values of all variables, for `set_state_tree`, in a folder's last checkpoint."""
     last = _last(Path(path))
     if last is None:
         raise FileNotFoundError(f"{path} has no whole checkpoint of Orbax in it.")
@@ -52,10 +50,8 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def assign(state: dict[str, Any], model: keras.Model) -> None:
-    """Assign the values that `read` returned to a model's variables, and to its optimizer if it has one.
-
-    The checkpoint must have every variable except states of random numbers, which may have other names.
-    """
+    """Assign the values that `read` returned to a model's variables, and to its optimizer if it has one."""
+    # The checkpoint must have every variable except states of random numbers, which may have other names.
     optimizer = getattr(model, "optimizer", None)
     kinds = {"trainable_variables", "non_trainable_variables", *(["optimizer_variables"] if optimizer else [])}
     state = {kind: values for kind, values in state.items() if kind in kinds}

@@ -15,15 +15,8 @@ __all__ = ["published_config"]
 
 
 def published_config(checkpoint: Checkpoint) -> ViTConfig | None:
-    """Return the configuration of the model in a published file, or `None` if it is unknown or cannot be built.
-
-    Fields that the arrays show come from `timm_models.csv`, except the initial value of layer scale, which is 1e-5.
-
-    Example:
-        >>> from vit_keras.checkpoints import find
-        >>> published_config(find("timm/vit_large_patch14_reg4_dinov2.lvd142m")).registers
-        4
-    """
+    """Return the configuration of the model in a published file, or `None` if unknown or not buildable."""
+    # Fields that the arrays show come from `timm_models.csv`, except the initial value of layer scale, which is 1e-5.
     if checkpoint.source == "vit_keras":
         return CIFAR10
     own: dict[str, Any] = {"image_size": checkpoint.image_size, "representation_size": checkpoint.representation_size}

@@ -64,14 +64,7 @@ def select(
     license: str | None = None,
     labels: str | None = None,
 ) -> list[Checkpoint]:
-    """Filter the registry; an argument of `None` matches everything.
-
-    The arguments are those of `locate.available`. Checkpoints that cannot be loaded are included.
-
-    Example:
-        >>> [c.image_size for c in select(source="timm", name="*deit_base_patch16*")]
-        [224, 384]
-    """
+    """Return the listed checkpoints, also those that cannot be loaded, that fit all arguments of `locate.available`."""
     size = None if image_size is None else size_pair(image_size, "image_size")
     wanted = {"family": family, "source": source, "variant": variant, "license": license, "labels": labels}
     wanted = {field: str(value) for field, value in wanted.items() if value is not None}
@@ -91,12 +84,7 @@ def select(
 
 
 def named(name: str) -> Checkpoint | None:
-    """Return the listed checkpoint with this name or URL, or `None`.
-
-    Example:
-        >>> named("imagenet21k/ViT-B_16.npz").name
-        'B_16/imagenet21k'
-    """
+    """Return the listed checkpoint with this name or URL, or `None`."""
     return _by_name().get(name)
 
 
@@ -162,12 +150,7 @@ def _url(name: str, url: str) -> str:
 
 
 def read_options(text: str) -> dict[str, Any]:
-    """Return the fields of `ViTConfig` in a text such as `num_heads=16 epsilon=1e-05`.
-
-    Example:
-        >>> read_options("num_heads=16 pooling=gap")
-        {'num_heads': 16, 'pooling': 'gap'}
-    """
+    """Return the fields of `ViTConfig` in a text such as `num_heads=16 epsilon=1e-05`."""
     return dict(_option(part) for part in text.split())
 
 

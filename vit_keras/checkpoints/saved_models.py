@@ -126,11 +126,9 @@ _COUNTING = threading.RLock()
 
 @contextlib.contextmanager
 def _bounded_variables(size: int) -> Iterator[None]:
-    """Raise an error before this thread creates more variables than a file of this size can fill.
-
-    A model is built before its weights are read. Layers of harmless sizes can together make a huge variable, which
-    shows only when they are built. The file has all values, so it cannot be much smaller than the variables.
-    """
+    """Raise an error before this thread creates more variables than a file of this size can fill."""
+    # A model is built before its weights are read. Layers of harmless sizes can together make a huge variable, which
+    # shows only when they are built. The file has all values, so it cannot be much smaller than the variables.
     thread, claimed, problem = threading.get_ident(), 0, None
 
     def make_bounded(variable, initializer, shape=None, *args, **kwargs):
@@ -236,11 +234,9 @@ def _hdf5(path: Path, mode: str = "r"):
 
 @contextlib.contextmanager
 def readable_weights(filepath: str | os.PathLike[str]) -> Iterator[tuple[str | os.PathLike[str], bool]]:
-    """Return a weight file in a form that Keras 3 reads, and whether the activation must be inferred from its age.
-
-    Keras 2 wrote two forms: `.weights.h5` with other group names, which are renamed in a copy, and a plain `.h5`,
-    which Keras 3 reads itself but which holds no more than arrays.
-    """
+    """Yield a weight file in a form that Keras 3 reads, and whether its age must decide the activation."""
+    # Keras 2 wrote two forms: `.weights.h5` with other group names, which are renamed in a copy, and a plain `.h5`,
+    # which Keras 3 reads itself but which holds only arrays.
     path = Path(filepath)
     if path.suffix != ".h5" or not os.path.isfile(path) or kind_of(path) is not Kind.HDF5:
         yield filepath, False
@@ -263,10 +259,8 @@ _KERAS_2_GROUP = "_layer_checkpoint_dependencies"
 
 
 def _rename_groups(path: Path) -> None:
-    """Rename the groups of a Keras 2 file as in Keras 3.
-
-    Keras 2 met layers with weights twice and numbered them `dense`, `dense_2`, `dense_4`; Keras 3 counts by one.
-    """
+    """Rename the groups of a Keras 2 file as in Keras 3."""
+    # Keras 2 met layers with weights twice and numbered them `dense`, `dense_2`, `dense_4`; Keras 3 counts by one.
     with _hdf5(path, "r+") as file:
         names: list[str] = []
         file.visit(names.append)
@@ -312,10 +306,8 @@ def _modernise(config: Any) -> Any:
 
 
 def _unlist_ends(config: dict[Any, Any]) -> dict[Any, Any]:
-    """Replace a functional model's lists of one input or output by the input or output itself.
-
-    Keras 2 and some releases of Keras 3 wrote lists where the model had none, and a model so read cannot be nested.
-    """
+    """Replace a functional model's lists of one input or output by the input or output itself."""
+    # Keras 2 and some releases of Keras 3 wrote lists where the model had none, and a model so read cannot be nested.
     ends = {
         key: config[key][0]
         for key in ("input_layers", "output_layers")

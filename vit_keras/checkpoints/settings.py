@@ -26,20 +26,9 @@ def take_settings(
     native: tuple[int, int] | None = None,
     is_new: bool = False,
 ) -> bool:
-    """Give a ViT the preprocessing that a file states and, if its head was loaded, the names and task of its classes.
-
-    What the file does not state stays as it is, unless the model is new.
-
-    Args:
-        vit: The ViT, after its weights were loaded.
-        source: The file.
-        fresh: The weights that were not loaded.
-        native: Pixels that the weights were trained at, if the caller knows them.
-        is_new: Whether the model has no settings of its own yet.
-
-    Returns:
-        Whether it got the task of its classes.
-    """
+    """Give a ViT the preprocessing, classes and task that a file states; return whether it got a task."""
+    # What the file does not state stays as it is, unless the model is new; classes and task need the file's head, which
+    # is not among the `fresh` weights. `native` is the size that the weights were trained at, if the caller knows it.
     if is_new or "preprocessing" in source.stated:
         height, width, channels = vit.input_shape[1:]
         stated = source.preprocessing.for_channels(channels)

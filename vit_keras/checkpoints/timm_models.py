@@ -19,27 +19,16 @@ __all__ = ["Model", "alike", "models", "named", "read_config", "signature", "usu
 
 
 class Model(NamedTuple):
-    """An architecture of timm.
-
-    Attributes:
-        name: Its name in timm.
-        files: Number of files that timm publishes for it.
-        hidden_size: Width of a token.
-        num_layers: Blocks.
-        arrays: The `signature` of its arrays; empty if they fit no model of this package.
-        fields: Fields of `ViTConfig` that its arrays do not show.
-        refused: Why its files cannot be loaded, or an empty text.
-        family: The family that the names in its files show.
-    """
+    """An architecture of timm."""
 
     name: str
-    files: int
+    files: int  # number of files that timm publishes for it
     hidden_size: int
     num_layers: int
-    arrays: str
-    fields: Mapping[str, Any]
-    refused: str
-    family: str
+    arrays: str  # the `signature` of its arrays; empty if they fit no model of this package
+    fields: Mapping[str, Any]  # fields of `ViTConfig` that its arrays do not show
+    refused: str  # why its files cannot be loaded, or empty
+    family: str  # the family that the names in its files show
 
 
 @functools.cache
@@ -89,14 +78,8 @@ _USUAL = {
 
 
 def signature(inferred: Mapping[str, Any]) -> str:
-    """Return a signature of the architecture that the arrays show, ignoring depth, image size and head.
-
-    It has sizes, and differences from a plain ViT.
-
-    Example:
-        >>> signature({"hidden_size": 192, "mlp_dim": 768, "patch_size": (16, 16), "pooling": "gap"})
-        '192 768 16x16 class_token=False'
-    """
+    """Return the sizes and the differences from a plain ViT that arrays show, without depth, image size and head."""
+    # '192 768 16x16 class_token=False', for one.
     from .architecture import has_class_token  # imports NumPy, which a list of names does not need
 
     facts = {
@@ -113,11 +96,9 @@ def signature(inferred: Mapping[str, Any]) -> str:
 
 
 def alike(inferred: Mapping[str, Any], family: str) -> list[Model]:
-    """Return the models that the arrays of a file fit: those of the same depth, or else those of any depth.
-
-    A file with timm's plain names (`ls1.gamma`) is none of the models that timm writes with others (`gamma_1`). A file
-    with these may be any: authors have them for models that timm writes with its plain names.
-    """
+    """Return the models that the arrays of a file fit: those of the same depth, or else those of any depth."""
+    # A file with timm's plain names (`ls1.gamma`) is not one of the models that timm writes with others (`gamma_1`). A
+    # file with these may be any: authors have them for models that timm writes with its plain names.
     arrays = signature(inferred)
     found = [m for m in models().values() if m.arrays == arrays and (family != "timm" or m.family == "timm")]
     return [model for model in found if model.num_layers == inferred["num_layers"]] or found
@@ -155,13 +136,7 @@ _PREFIX = "pool_include_prefix"
 
 
 def read_config(config: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of `ViTConfig` that timm's `config.json` shows.
-
-    Example:
-        >>> tiny = {"hidden_size": 192, "pooling": "token"}
-        >>> read_config({"architecture": "vit_tiny_patch16_224"}, tiny)["num_heads"]
-        3
-    """
+    """Return the fields of `ViTConfig` that timm's `config.json` shows."""
     name = config["architecture"]
     fields = named(name, inferred)
     arguments = config.get("model_args") or {}
@@ -211,10 +186,8 @@ _UNLESS_IN_TABLE = {
 
 
 def named(name: str, inferred: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of an architecture of timm, with its `hidden_size`.
-
-    These are the fields that the arrays leave open: the pooling only of a class token, or the mean beside one.
-    """
+    """Return the fields of an architecture of timm that arrays leave open, with its `hidden_size`."""
+    # The pooling is one of them only if there is a class token, or the mean next to one.
     model = models().get(name)
     if model is None:
         raise ValueError(

@@ -19,20 +19,13 @@ __all__ = ["MODELS", "Model", "model_of", "write_config", "write_processor"]
 
 
 class Model(NamedTuple):
-    """A model class of transformers, for writing files that it reads.
+    """A model class of transformers, for writing files that it reads."""
 
-    Attributes:
-        name: The name of the class.
-        model_type: The `model_type` of its `config.json`; after a dot, that of the `vision_config` inside.
-        family: The names in its files.
-        prefix: The prefix of all names but the head's.
-        computes: Fields of `ViTConfig` with the values that the class can compute; `None` for any value.
-    """
-
-    name: str
-    model_type: str
-    family: Family
-    prefix: str
+    name: str  # of the class
+    model_type: str  # in its `config.json`; after a dot, that of the `vision_config` inside
+    family: Family  # of the names in its files
+    prefix: str  # of all names but the head's
+    # fields of `ViTConfig`, with the values that the class can compute; None for any
     computes: Mapping[str, tuple[Any, ...] | None]
 
 
@@ -124,10 +117,7 @@ MODELS = (
 
 
 def model_of(family: Family, config: Mapping[str, Any]) -> tuple[Model | None, list[str]]:
-    """Find the class of transformers that is closest to a model.
-
-    The class is `None` if none has these names. The second result names the fields that the class cannot compute.
-    """
+    """Return the closest class of transformers, or `None` if none has these names, and the fields it cannot compute."""
     facts = {
         **config,
         "class_token": config["pooling"] not in ("gap", "map")
@@ -268,14 +258,7 @@ _RESAMPLE = {"nearest": 0, "lanczos": 1, "bilinear_antialias": 2, "bilinear": 2,
 
 
 def write_processor(preprocessing: Preprocessing) -> dict[str, Any]:
-    """Return a `preprocessor_config.json`: the inverse of `Preprocessing.from_hugging_face`, with antialiasing
-    throughout.
-
-    Example:
-        >>> described = Preprocessing(image_size=224, crop=0.875, interpolation="bicubic_antialias")
-        >>> Preprocessing.from_hugging_face(write_processor(described)) == described
-        True
-    """
+    """Return a `preprocessor_config.json`: `Preprocessing.from_hugging_face` reversed, always with antialiasing."""
     if preprocessing.image_size is None:
         raise ValueError("A preprocessor_config.json names the size of images. Received: image_size=None")
     height, width = preprocessing.image_size

@@ -114,14 +114,8 @@ _TOWERS = ("vision_config", "image_config", "backbone_config", "encoder")
 
 
 def read_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of `ViTConfig` that a `config.json` of transformers shows.
-
-    With a `model_type`, missing ones have transformers' default values.
-
-    Example:
-        >>> read_config({"num_attention_heads": 12, "hidden_act": "gelu_new"})
-        {'num_heads': 12, 'mlp_activation': 'gelu_tanh'}
-    """
+    """Return the fields of `ViTConfig` that a `config.json` of transformers shows."""
+    # With a `model_type`, missing ones have transformers' default values.
     architectures = config.get("architectures") or [""]
     outer, config = config, tower(config)
     config = {**_of_type(config.get("model_type", outer.get("model_type"))), **config}
@@ -139,12 +133,7 @@ def read_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tower(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the part of a `config.json` for the image tower, or all of it if there is no other part.
-
-    Example:
-        >>> tower({"model_type": "llava", "vision_config": {"model_type": "clip_vision_model"}})
-        {'model_type': 'clip_vision_model'}
-    """
+    """Return the part of a `config.json` for the image tower, or all of it if there is no other part."""
     return next((config[part] for part in _TOWERS if config.get(part)), config)
 
 

@@ -241,10 +241,8 @@ def _state_dict(metadata: Mapping[str, Any], wanted: str | None) -> tuple[str | 
 
 
 def without_wrapper(reader: Any, families: Iterable[Family] = tuple(FAMILIES.values())) -> Any:
-    """Return the reader of a model of these families without what wrappers put before every name (`module.`, `model.`).
-
-    A family's own prefix may stand before some names only, those of its `outer` rules being without.
-    """
+    """Return the reader of a file without the prefix of wrappers before every name (`module.`, `model.`)."""
+    # Only some names have the family's own prefix: those of its `outer` rules do not.
     prefix, names = "", list(reader)
     if all(family.prefix(names) is None for family in families):
         return reader

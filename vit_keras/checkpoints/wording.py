@@ -26,10 +26,7 @@ FORMATS = {
 
 
 def sentences(report: Mapping[str, Any]) -> list[list[tuple[str, str]]]:
-    """Turn the result of `describe` into text.
-
-    The result has groups of pairs of a heading and a text.
-    """
+    """Return the result of `describe` as groups of pairs of a heading and a text."""
     groups = [_file_in_words(report)]
     if "architecture" in report:
         groups += [_model_in_words(report), _use_in_words(report)]
@@ -39,12 +36,7 @@ def sentences(report: Mapping[str, Any]) -> list[list[tuple[str, str]]]:
 
 
 def some(names: Iterable[str], count: int = 3) -> str:
-    """Return the first few of a list, separated by commas.
-
-    Example:
-        >>> some("abcde")
-        'a, b, c, …'
-    """
+    """Return the first few of a list, separated by commas, and `…` if there are more."""
     names = list(names)
     return ", ".join((*names[:count], *(["…"] if len(names) > count else [])))
 

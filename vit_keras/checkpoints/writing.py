@@ -313,10 +313,8 @@ def _settings(weights: ModelWeights) -> dict[str, Any]:
 
 
 def _size_of_positions(weights: ModelWeights) -> tuple[int, int] | None:
-    """Return the image size that a model's positions are for, or `None` if it is unknown.
-
-    For a model of any size, `anatomy.native_size` is the size of its checkpoint, which its table may not be for.
-    """
+    """Return the image size that a model's positions are for, or `None` if it is unknown."""
+    # For a model of any size, `anatomy.native_size` is the size of its checkpoint, which its table may not be for.
     config = ViTConfig(**weights.architecture)
     if config.image_size is not None or config.position_grid is None:
         return config.image_size or weights.preprocessing.image_size

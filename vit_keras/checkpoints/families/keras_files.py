@@ -77,10 +77,8 @@ _PYTORCH_WORDS = {"kernel": "weight", "gamma": "weight", "beta": "bias", "embedd
 
 
 def _unslashed(name: str) -> str:
-    """Return a name of vit-keras 0.1 or 0.2 in one spelling.
-
-    0.1 has slashes where 0.2 has underscores; both repeat a block's name in its MLP, or leave the MLP out.
-    """
+    """Return a name of vit-keras 0.1 or 0.2 in one spelling."""
+    # 0.1 has slashes where 0.2 has underscores; both repeat a block's name in its MLP, or leave the MLP out.
     name = name.replace("Transformer/", "Transformer_", 1)
     return re.sub(r"^(Transformer_encoderblock_\d+)/(?:MlpBlock_3/)?(?:\w*_)?(Dense_[01])/", r"\1/MlpBlock_3/\2/", name)
 
@@ -90,10 +88,8 @@ _BLOCKS = ("transformer_block", "vi_t_encoder_block", "dei_t_encoder_block", "di
 
 
 def _count_blocks(reader: Mapping[str, Any]) -> dict[str, str]:
-    """Return names with a number on every block, dense layer and normalization, and on every stage of a ResNet.
-
-    Keras leaves out the first number, and Keras 2 counts in steps of two.
-    """
+    """Return names with a number on every block, dense layer, normalization and stage of a ResNet."""
+    # Keras leaves out the first number, and Keras 2 counts in steps of two.
     old = any("_layer_checkpoint_dependencies" in name for name in reader)
     units = _stages(reader)
     names = {}
@@ -112,10 +108,8 @@ _UNIT = re.compile(r".*?/residual_unit(?:_(\d+))?(?=/)")
 
 
 def _stages(names: Mapping[str, Any]) -> dict[str, str]:
-    """Return residual units by stage: `{"layers/residual_unit_2": "layers/block2/unit1"}`.
-
-    Keras numbers them from the first stage to the last. Only the first unit of a stage projects its input.
-    """
+    """Return residual units by stage: `{"layers/residual_unit_2": "layers/block2/unit1"}`."""
+    # Keras numbers them from the first stage to the last. Only the first unit of a stage projects its input.
     found = {m[0]: int(m[1] or 0) for name in names if (m := _UNIT.match(name))}
     places, stage, first = {}, 0, 0
     for path, number in sorted(found.items(), key=lambda item: item[1]):

@@ -87,10 +87,8 @@ _DINO_BLOCK = "layers/dinov2_encoder/layers/dinov2_layer_{i}"
 
 
 def _tables(first: int) -> Any:
-    """Return the condition that the tables of positions are these two variables.
-
-    The first is the one that the model computes with. The second is resampled to it when KerasHub loads the file.
-    """
+    """Return the condition that the tables of positions are these two variables."""
+    # The model computes with the first. The second is resampled to it when KerasHub loads the file.
     after = f"{_DINO}/vars/{first + 2}"
     return lambda shape_of: bool(shape_of(f"{_DINO}/vars/{first + 1}")) and shape_of(after) is None
 

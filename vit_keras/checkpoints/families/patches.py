@@ -19,12 +19,7 @@ __all__ = ["PATCH_LINEAR", "settled"]
 
 
 def _sides(inputs: int) -> dict[int, int]:
-    """Return the side of square patches by the number of their channels, for all numbers that are possible.
-
-    Example:
-        >>> _sides(768), _sides(1024)
-        ({3: 16}, {1: 32, 4: 16})
-    """
+    """Return the possible sides of square patches by their number of channels: `{3: 16}` for 768 inputs."""
     sides = {channels: math.isqrt(inputs // channels) for channels in (1, 2, 3, 4)}
     return {channels: side for channels, side in sides.items() if side and side * side * channels == inputs}
 
@@ -59,10 +54,8 @@ PATCH_LINEAR = _patch_linear()
 def settled(
     parts: Mapping[str, Part], shape_of: Callable[[str], tuple[int, ...]], channels: Callable[[], Any]
 ) -> dict[str, Part]:
-    """Return the parts of a file with the number of channels decided, where the arrays leave it open.
-
-    `channels` returns their number, as far as it is known; it is called only where the number is needed.
-    """
+    """Return the parts of a file with the number of channels decided, if the arrays leave it open."""
+    # `channels` returns what is known about the number; it is called only if it is needed.
     part = parts.get("embedding/kernel")
     if part is None or part.rule.op is not PATCH_LINEAR or len(_sides(shape_of(part.source)[-1])) < 2:
         return dict(parts)

@@ -202,12 +202,7 @@ class Family:
     excludes: tuple[tuple[str, ...], ...] = ()
 
     def prefix(self, names: Iterable[str], *, marked: bool = False) -> str | None:
-        """Return the common prefix of the model's names in a file, or `None` if the file is of another family.
-
-        Args:
-            names: All names in the file.
-            marked: Whether the family's `marks` must be there too.
-        """
+        """Return the common prefix of a file's names, or `None` if it is of another family or lacks `marks`."""
         names = set(names)
         found = []
         marks = self.marks if marked else ()
@@ -249,21 +244,13 @@ class Part(NamedTuple):
 
 
 class Binding(NamedTuple):
-    """A file read by a family's table.
-
-    Attributes:
-        parts: `{canonical name: Part}`.
-        ignored: Names that are known and no part of the model.
-        unknown: Names that fit no rule.
-        doubled: Canonical names that two arrays claim.
-        told: Fields of `ViTConfig` that the arrays imply (`Rule.implied`).
-    """
+    """A file read by a family's table."""
 
     parts: dict[str, Part]
-    ignored: tuple[str, ...]
-    unknown: tuple[str, ...]
-    doubled: tuple[str, ...]
-    told: dict[str, Any]
+    ignored: tuple[str, ...]  # names that are known and not part of the model
+    unknown: tuple[str, ...]  # names that fit no rule
+    doubled: tuple[str, ...]  # canonical names that two arrays claim
+    told: dict[str, Any]  # fields of `ViTConfig` that the arrays imply (`Rule.implied`)
 
 
 _NUMBER = re.compile(r"\{(\w+)(\+1)?\}")
@@ -370,18 +357,10 @@ def shape(part: Part, source_shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class Arrays(Mapping[str, Any]):
-    """The arrays of a file that is made of a model's weights: a family's table run backwards, array by array on
-    request.
+    """The arrays of a file made from a model's weights: a family's table run backwards, when an array is read."""
 
-    Args:
-        prefix: The prefix of all names but those of the family's `outer` rules; by default the family's
-            `written_prefix`.
-
-    Attributes:
-        shapes: `{name: shape}`.
-        unnamed: Canonical names of the weights that the family has no name for.
-        problem: Why a weight has no form in the family's files, or `None`.
-    """
+    # `shapes` has all names; `unnamed` the canonical names without a name in the family; `problem` says why a weight
+    # has no form in the family's files.
 
     def __init__(self, family: Family, weights: Any, num_heads: int, prefix: str = ""):
         self._weights, self._num_heads = weights, num_heads

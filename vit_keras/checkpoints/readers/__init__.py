@@ -65,28 +65,10 @@ _OF_A_PRESET = ("model.weights.h5", "config.json")
 
 
 def open_weights(path: str | os.PathLike[str], key: str | None = None) -> Reader:
-    """Open a file of weights.
-
-    Args:
-        path: A file, the `.index.json` or `.weights.json` of a sharded file, or a folder that holds one of them. In a
-            folder of Hugging Face with several, safetensors are preferred. In a preset of KerasHub, backbone and head
-            are read.
-        key: The state dict to read from a PyTorch checkpoint with several (`"model_ema"`; dots go deeper:
-            `"state_dict.student"`). `None`: the usual one; `reader.metadata["keys"]` lists all.
-
-    Returns:
-        A `Reader`.
-
-    Raises:
-        FileNotFoundError: There is no such file, no weights in the folder, or a piece is missing.
-        ValueError: The file holds no weights, is damaged, wants to run code, or has no such `key`. Damage inside an
-            array is found when that array is read.
-
-    Example:
-        >>> reader = open_weights("deit_tiny.pth")  # doctest: +SKIP
-        >>> reader.shape("patch_embed.proj.weight")  # doctest: +SKIP
-        (192, 3, 16, 16)
-    """
+    """Open a file of weights, a sharded file's index, or a folder that holds one of them."""
+    # In a folder of Hugging Face with several files, safetensors are preferred. Of a preset of KerasHub, backbone and
+    # head are read. `key` is a state dict in a PyTorch file with several (dots go deeper: "state_dict.student"); `None`
+    # is the usual one, and `reader.metadata["keys"]` lists all.
     path = Path(path)
     if os.path.isdir(path):
         file = _in_folder(path)

@@ -27,33 +27,20 @@ LIMIT_DEFLATE = 1100  # deflate makes nothing smaller than 1/1032
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """An array in a file.
-
-    Attributes:
-        shape: Its shape.
-        dtype: The type of its values in the file.
-        read: Reads it.
-        problem: Why it cannot be read; `None` if it can.
-    """
+    """An array in a file."""
 
     shape: tuple[int, ...]
-    dtype: np.dtype
+    dtype: np.dtype  # in the file
     read: Callable[[], np.ndarray]
-    problem: str | None = None
+    problem: str | None = None  # why it cannot be read, or None
 
 
 class Reader(Mapping[str, Any]):
-    """The arrays of a file, by name.
+    """The arrays of a file, by name, read each time they are asked for: floats in float32, others unchanged."""
 
-    A mapping that reads an array from the file each time it is asked for. Floats of any width come out as
-    float32, integers and booleans unchanged.
-
-    Attributes:
-        path: The file.
-        format: `"npz"`, `"safetensors"`, `"torch"`, `"keras_weights"` (.weights.h5), `"h5"` or `"keras"`.
-        metadata: Everything else in the file: safetensors' own metadata, the `key` of PyTorch's state dict and
-            the other `keys`, and the classes of objects that were `left_out`; the `config` of a Keras model.
-    """
+    # `format` is "npz", "safetensors", "torch", "keras_weights" (.weights.h5), "h5" or "keras". `metadata` has
+    # everything else in the file: safetensors' own; the `key` of PyTorch's state dict, the other `keys`, and the
+    # classes of objects that were `left_out`; the `config` of a Keras model.
 
     format: str
 
@@ -162,11 +149,8 @@ def numeric(shape: tuple[int, ...], dtype: np.dtype, read: Callable[[], np.ndarr
 def read_values(
     file: IO[bytes], count: int, dtype: np.dtype, crc: int | None = None, before: bytes = b""
 ) -> np.ndarray:
-    """Read values in pieces, so that no memory is needed except for the result.
-
-    `crc` is the CRC-32 of `before`, which was read already, and the bytes of the values. The result's type is
-    `plain_dtype(dtype)`.
-    """
+    """Read values in pieces, as `plain_dtype(dtype)`, so that no memory is needed except for the result."""
+    # `crc` is the CRC-32 of `before`, which was read already, and the bytes of the values.
     result = np.empty(count, plain_dtype(dtype))
     step = CHUNK // dtype.itemsize
     checksum = zlib.crc32(before)

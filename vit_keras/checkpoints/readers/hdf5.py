@@ -36,14 +36,11 @@ LIMIT_DEPTH = 64  # of groups in groups
 
 
 class HDF5Reader(Reader):
-    """The arrays of an HDF5 file that any version of Keras wrote.
+    """The arrays of an HDF5 file that any version of Keras wrote."""
 
-    In a `.weights.h5` of Keras 3, a name is the path in the file (`"layers/dense/vars/0"`). In older files, it is
-    the name of the weight without `":0"` (`"dense/kernel"`), and without the class of the model that Hugging Face
-    puts before each.
-
-    `content` is an open file with the bytes, if they are not at `path`.
-    """
+    # In a `.weights.h5` of Keras 3, a name is the path in the file ("layers/dense/vars/0"). In older files, it is the
+    # name of the weight without ":0" ("dense/kernel"), and without the class of the model that Hugging Face puts before
+    # each. `content` is an open file with the bytes, if they are not at `path`.
 
     def __init__(self, path: str | os.PathLike[str], content: BinaryIO | None = None):
         super().__init__(path)
@@ -179,10 +176,7 @@ class KerasReader(HDF5Reader):
 
 
 class PresetReader(Reader):
-    """The arrays of a preset of KerasHub: those of the backbone, and in another file those of the head.
-
-    `path` is the file of the backbone.
-    """
+    """The arrays of a preset of KerasHub: the backbone's at `path`, and the head's in another file."""
 
     HEAD = "task.weights.h5"
     format = "keras_weights"

@@ -30,10 +30,9 @@ _SAFETENSORS = {
 
 
 class SafetensorsReader(Reader):
-    """The arrays of a safetensors file: 8 bytes with the length of a JSON header, the header, the values.
+    """The arrays of a safetensors file: 8 bytes with the length of a JSON header, the header, the values."""
 
-    The position of every array is checked on opening.
-    """
+    # The position of every array is checked on opening.
 
     format = "safetensors"
 

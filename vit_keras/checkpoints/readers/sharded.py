@@ -13,11 +13,9 @@ __all__ = ["ShardedReader"]
 
 
 class ShardedReader(Reader):
-    """The arrays of a sharded file, as Hugging Face and Keras write large ones.
+    """The arrays of a sharded file, as Hugging Face and Keras write large ones; `path` is the index."""
 
-    `path` is the index, next to its pieces: Hugging Face's `.index.json`, or Keras' `.weights.json`, which names groups
-    of arrays, each in one or more pieces.
-    """
+    # Hugging Face's `.index.json`, or Keras' `.weights.json`, which names groups of arrays, each in one or more pieces.
 
     def __init__(self, path: str | os.PathLike[str], key: str | None = None):
         super().__init__(path)

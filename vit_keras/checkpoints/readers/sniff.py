@@ -9,15 +9,7 @@ __all__ = ["Kind", "kind_of", "sniff"]
 
 
 class Kind(enum.Enum):
-    """The kind of a file.
-
-    Attributes:
-        words: A description with its article, for error messages.
-
-    Example:
-        >>> Kind.NPZ.words
-        'an .npz file'
-    """
+    """The kind of a file, with `words` that describe it in error messages: `'an .npz file'`."""
 
     SAFETENSORS = "a safetensors file"
     ZIP = "a zip archive"
@@ -53,14 +45,7 @@ _SIGNATURES = (
 
 
 def sniff(start: bytes) -> Kind:
-    """Return the kind of a file from its first bytes (512 are enough).
-
-    The members of a zip archive are not in its first bytes: `archives.kind_of_zip` looks at them.
-
-    Example:
-        >>> sniff(b"<!DOCTYPE html>")
-        <Kind.WEB_PAGE: 'a web page'>
-    """
+    """Return the kind of a file from its first 512 bytes; `archives.kind_of_zip` tells zip archives apart."""
     if not start:
         return Kind.EMPTY
     if start[4:9] == b"\0\0\0\0{":  # first of all: the length of a safetensors header can look like any signature

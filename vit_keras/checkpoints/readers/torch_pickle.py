@@ -52,40 +52,24 @@ class Opaque:
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
 class Storage:
-    """Consecutive values in the file.
+    """Consecutive values in the file."""
 
-    Attributes:
-        dtype: NumPy's (or ml_dtypes') name of the type of the values; `None` for bytes whose type a tensor gives.
-        key: Its name in the file.
-        count: Number of values.
-        offset: First value, counted from the beginning of the storage named `key`.
-    """
-
-    dtype: str | None
-    key: str
-    count: int
-    offset: int = 0
+    dtype: str | None  # a name in NumPy or ml_dtypes; None for bytes whose type a tensor gives
+    key: str  # its name in the file
+    count: int  # number of values
+    offset: int = 0  # first value, counted from the start of the storage named `key`
 
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
 class Tensor:
-    """A view of a storage.
+    """A view of a storage."""
 
-    Attributes:
-        storage: The storage; `None` if there is a `problem`.
-        offset: First value, counted from the beginning of the storage.
-        shape: Its shape.
-        strides: Distance of neighbors along each axis, in values.
-        dtype: NumPy's (or ml_dtypes') name of the type of the values.
-        problem: Why it cannot be read, as a phrase that follows "the tensor …"; `None` if it can.
-    """
-
-    storage: Storage | None
-    offset: int = 0
+    storage: Storage | None  # None if there is a `problem`
+    offset: int = 0  # first value, counted from the start of the storage
     shape: tuple[int, ...] = ()
-    strides: tuple[int, ...] = ()
-    dtype: str | None = None
-    problem: str | None = None
+    strides: tuple[int, ...] = ()  # in values
+    dtype: str | None = None  # a name in NumPy or ml_dtypes
+    problem: str | None = None  # why it cannot be read, after "the tensor …"
 
 
 _DTYPES = {  # by the names of torch's storages and dtypes
@@ -529,22 +513,15 @@ def _persistent(identifier: Any) -> Any:
 
 
 def load(file: IO[bytes], left_out: set[str] | None = None) -> Any:
-    """Read one pickle from the current position of a file, and stop after it.
-
-    The classes that the pickle calls and nobody here knows are added to `left_out`.
-
-    Returns:
-        Plain data: dicts for all kinds of dictionaries, lists for sets, and `Tensor`, `Opaque` and `Name` for
-        everything else.
-    """
+    """Read one pickle at the position of a file as plain data, `Tensor`, `Opaque` and `Name`, and stop after it."""
+    # Dictionaries of all kinds become dicts, and sets lists. Unknown classes that the pickle calls are added to
+    # `left_out`.
     return _Machine(_persistent, left_out).run(file)
 
 
 def load_legacy(file: IO[bytes], left_out: set[str] | None = None) -> tuple[Any, list[tuple[str, str | None]]]:
-    """Read the pickles of a file in the format before PyTorch 1.6, and stop where the storages begin.
-
-    Returns the saved object, and the key and type of each storage in the order of the file.
-    """
+    """Return the object in a file from before PyTorch 1.6, and the key and type of each storage in order."""
+    # The file stops where the storages begin.
     if load(file) != 0x1950A86A20F9469CFC6C:
         raise Refused("is a Python pickle, but not one that torch.save wrote: it is not opened.")
     version, system = load(file), load(file)
@@ -572,12 +549,8 @@ _PREFERRED = ("state_dict", "model", "module", "teacher", "target_encoder", "enc
 
 
 def state_dicts(saved: Any, left_out: Iterable[str] = ()) -> dict[str, dict[str, Tensor]]:
-    """Find the dictionaries of tensors in a saved object.
-
-    Returns:
-        The dictionaries by their keys, joined with dots; `""` is the object itself. The preferred come first, the
-        moving average of the weights before the weights; those of equal rank keep their order.
-    """
+    """Return the dictionaries of tensors in a saved object, by their keys joined with dots (`""`: the object)."""
+    # The preferred come first, the moving average of the weights before the weights; others keep their order.
     if isinstance(saved, Opaque) and saved.of.module.split(".")[0] == "__torch__":
         return {"": dict(_attributes(saved))}
     found: dict[str, dict[str, Tensor]] = {}
