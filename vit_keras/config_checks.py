@@ -39,11 +39,7 @@ _CHOICES = {
 
 
 def checked_fields(config: Any) -> dict[str, Any]:
-    """Return the fields of a `ViTConfig` in their one form: sizes as pairs, numbers as integers, no aliases.
-
-    Raises:
-        ValueError: A value is out of range.
-    """
+    """Return the fields of a `ViTConfig` in their one form: sizes as pairs, numbers as integers, no aliases."""
     found = python_numbers(vars(config))
     for field in ("patch_size", "image_size", "position_grid", "rope_grid"):
         if getattr(config, field) is not None or field == "patch_size":
@@ -70,19 +66,8 @@ def checked_fields(config: Any) -> dict[str, Any]:
 
 
 def stored_activation(activation: Any, *, used: bool = True) -> Any:
-    """Return an activation of the head that is not a name, as a file stores it.
-
-    Args:
-        activation: A function or a layer's configuration.
-        used: Whether the model has a head. Without one, a function that no file can name becomes `"linear"`.
-
-    Raises:
-        ValueError: No file can name it.
-
-    Example:
-        >>> stored_activation(keras.activations.relu)
-        'relu'
-    """
+    """Return an activation of the head that is not a name, as a file stores it."""
+    # Without a head, a function that no file can name becomes "linear" instead of an error.
     from keras import activations  # only a function needs it
 
     try:
@@ -113,11 +98,7 @@ def _name_of(activation: Any) -> str:
 
 
 def checked_merging(config: Any) -> int | tuple[int, ...]:
-    """Return `merge_tokens` of a `ViTConfig` in its one form.
-
-    Raises:
-        ValueError: A block would merge more tokens than it can.
-    """
+    """Return `merge_tokens` of a `ViTConfig` in its one form."""
     return merge_schedule(config.merge_tokens, config.num_layers, config.grid and math.prod(config.grid))
 
 
@@ -136,11 +117,7 @@ def _check_numbers(config: Any) -> None:
 
 
 def check_combination(config: Any) -> None:
-    """Refuse fields of a `ViTConfig` that contradict each other.
-
-    Raises:
-        ValueError: Two fields contradict each other.
-    """
+    """Raise a ValueError if fields of a `ViTConfig` contradict each other."""
     if config.pooling is None and (config.include_top or config.representation_size):
         raise ValueError("pooling=None returns all tokens, which no head takes. Pass include_top=False, or a pooling.")
     if config.pooling in ("token", "token+gap", "token+dist") and not config.has_class_token:

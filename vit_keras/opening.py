@@ -190,10 +190,8 @@ def create(
     dtype: Any,
     options: dict[str, Any],
 ) -> VisionTransformer:
-    """Build a model of a published size and load its weights: what every factory of `vit_keras.vit` does.
-
-    `variant` is a key of `VARIANTS`, or `"cifar10"`; the other arguments are those of the factories.
-    """
+    """Build a model of a published size and load its weights: what every factory of `vit_keras.vit` does."""
+    # `variant` is a key of `VARIANTS`, or "cifar10"; the other arguments are those of the factories.
     preset = CIFAR10 if variant == "cifar10" else VARIANTS[variant]
     wishes = {"image_size": image_size, "classes": classes, "activation": activation, "include_top": include_top}
     wishes = {name: value for name, value in wishes.items() if name != "classes" or value is not None} | options
@@ -252,17 +250,8 @@ def _configure(
     options: dict[str, Any],
     source_grid: tuple[int, int] | None = None,
 ) -> tuple[ViTConfig, tuple[int, int] | None]:
-    """Merge a preset, what a file says and what the user says, in rising priority.
-
-    Args:
-        preset: A published size, or `None`: the file's.
-        source: The opened file, or `None`: fresh weights.
-        options: Fields of `ViTConfig`; `image_size` may be `"native"`.
-        source_grid: Patches down and across of the file's position embeddings.
-
-    Returns:
-        The configuration, and the image size that the file was trained at.
-    """
+    """Return the configuration from a preset, a file and the user's options, and the image size of the file."""
+    # In rising priority. `image_size` may be "native".
     check_fields(ViTConfig, options)
     fields = {} if preset is None else dataclasses.asdict(preset)
     native = fields.get("image_size")

@@ -316,10 +316,8 @@ def _geometric_matrix(source: int, target: int, degree: int) -> np.ndarray:
 
 
 def _spline_basis(at: np.ndarray, places: np.ndarray, degree: int) -> np.ndarray:
-    """Return B-splines (Cox and de Boor) that can interpolate any values at `places`: `(len(at), len(places))`.
-
-    As in FITPACK, a cubic spline has no knots at the second place and the last but one ("not a knot").
-    """
+    """Return B-splines (Cox and de Boor) that can interpolate any values at `places`: `(len(at), len(places))`."""
+    # As in FITPACK, a cubic spline has no knots at the second place and the last but one ("not a knot").
     degree = min(degree, len(places) - 1)
     skip = (degree + 1) // 2
     inner = places[skip : skip + len(places) - degree - 1]

@@ -139,35 +139,13 @@ PICTURES = ("bilinear", "bilinear_antialias", "bicubic_antialias", "lanczos", "b
 
 
 def table_filter(name: Any, more: Iterable[str] = ()) -> str:
-    """Return the name of a filter for position tables and patch kernels.
-
-    Args:
-        name: The name, possibly with hyphens for underscores.
-        more: Further names to accept.
-
-    Raises:
-        ValueError: There is no such filter.
-
-    Example:
-        >>> table_filter("bilinear-antialias")
-        'bilinear_antialias'
-    """
+    """Return the name of a filter for position tables and patch kernels, in one spelling, or raise a ValueError."""
     return _method(name, (*METHODS, *more))
 
 
 def picture_filter(name: Any) -> str:
-    """Return the name of a filter for images. Here "bicubic" means Pillow's, `"bicubic_antialias"`.
-
-    Args:
-        name: The name, possibly with hyphens for underscores.
-
-    Raises:
-        ValueError: There is no such filter.
-
-    Example:
-        >>> picture_filter("bicubic")
-        'bicubic_antialias'
-    """
+    """Return the name of a filter for images, in one spelling, or raise a ValueError."""
+    # Here "bicubic" means Pillow's, "bicubic_antialias".
     known = _underscored(name)
     known = "bicubic_antialias" if known == "bicubic" else known
     return known if known in PICTURES else one_of(name, "interpolation", PICTURES)
@@ -261,18 +239,8 @@ def resize_grid(array: Any, size: Any, method: str, *, xp: Any = np) -> Any:
 
 
 def resizing_matrices(source: Any, target: Any, method: str, *, xp: Any = np) -> Any:
-    """Return the two matrices of `resize_grid`: from old to new rows, and from old to new columns.
-
-    Args:
-        source: Old `(height, width)`.
-        target: New `(height, width)`; with `xp=keras.ops` possibly scalars of the graph.
-        method: One of `METHODS`.
-        xp: `numpy` or `keras.ops`.
-
-    Example:
-        >>> [matrix.shape for matrix in resizing_matrices((14, 14), (8, 20), "bicubic")]
-        [(8, 14), (20, 14)]
-    """
+    """Return the two matrices of `resize_grid`: from old to new rows, and from old to new columns."""
+    # With `xp=keras.ops`, the sizes `(height, width)` may be scalars of the graph.
     method = table_filter(method)
     matrices = [resampling_matrix(*axis, method, xp=xp) for axis in zip(source, target)]
     if method == "bicubic_dino":
@@ -382,12 +350,7 @@ def resize_patch_kernel(kernel: np.ndarray, size: tuple[int, int], method: str =
 
 
 def apply_matrices(matrices: Any, array: Any, xp: Any = np) -> Any:
-    """Multiply the first two axes of an array by a matrix each.
-
-    Example:
-        >>> apply_matrices([np.ones((1, 2)), np.eye(3)], np.ones((2, 3)))
-        array([[2., 2., 2.]])
-    """
+    """Return an array with each of its first two axes multiplied by a matrix."""
     for axis, matrix in enumerate(matrices):
         array = xp.moveaxis(xp.tensordot(matrix, array, axes=[[1], [axis]]), 0, axis)
     return array

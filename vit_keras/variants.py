@@ -50,12 +50,7 @@ FACTORIES = {config.name.replace("-", "_"): variant for variant, config in VARIA
 
 
 def variant_of(name: str) -> str | None:
-    """Return Google's name of the architecture of a factory, or `None` if no factory has this name.
-
-    Example:
-        >>> variant_of("vit_b16"), variant_of("vit-b16"), variant_of("resnet50")
-        ('B_16', 'B_16', None)
-    """
+    """Return Google's name of a factory's architecture (`B_16`), or `None` if no factory has this name."""
     return FACTORIES.get(name.replace("-", "_"))
 
 

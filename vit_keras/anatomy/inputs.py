@@ -21,19 +21,12 @@ _RESIZING = (Preprocess, keras.layers.Resizing, keras.layers.CenterCrop)
 
 
 class _Entry:
-    """The layers between a model's input and the first block of its ViT.
-
-    Attributes:
-        image: The symbolic tensor of the input images; `None` if the model has no graph.
-        front: A chain of functional models from that tensor to the input of the ViT; empty if they are the same.
-        normalizing: Layers that are known to normalize pixels, including those in the ViT's own graph.
-        resizing: Layers that resize or crop.
-        probe: A chain of functional models whose output shows which pixel range the model expects; without a graph,
-            of the layers that normalize, in the order in which the model has them.
-    """
+    """The layers between a model's input and the first block of its ViT."""
 
     def __init__(self, model: keras.Model, vit: keras.Model):
-        self.image, self.front, passed, has_graph = None, [], [], True
+        # `image` is the symbolic tensor of the images (None if the model has no graph), and `preprocessing_models` a
+        # chain of functional models from it to the input of the ViT, empty if they are the same.
+        self.image, self.preprocessing_models, passed, has_graph = None, [], [], True
         for outer, inner in _way_to(model, vit):
             if isinstance(outer, keras.Sequential) and not outer.built:
                 any_size = any(isinstance(layer, _RESIZING) for layer in outer.layers)
@@ -47,7 +40,7 @@ class _Entry:
             self.image = image if self.image is None else self.image
             passed += operations
             if operations and image is not None:  # it may have another shape, as for `TimeDistributed`
-                self.front.append(keras.Model(image, entering))
+                self.preprocessing_models.append(keras.Model(image, entering))
             elif operations:
                 has_graph = False
         passed = [part for each in passed for part in (flat_layers(each) if _is_layer(each) else [each])]
@@ -58,7 +51,8 @@ class _Entry:
         inside = [layer for layer in operations if isinstance(layer, _NORMALIZING)]
         self.normalizing = [layer for layer in passed if isinstance(layer, _NORMALIZING)] + inside
         self.resizing = [layer for layer in passed + operations if isinstance(layer, _RESIZING)]
-        self.probe = self.front + ([keras.Model(image, inside[-1].output)] if inside else [])
+        # Models whose output shows which pixel range is expected; without a graph, the layers that normalize, in order.
+        self.probe = self.preprocessing_models + ([keras.Model(image, inside[-1].output)] if inside else [])
         self.probe = self.probe if has_graph else self.normalizing
         learned = any(layer.weights for layer in passed if _is_layer(layer))
         if learned and not self.normalizing:  # features of the user's own, and no preprocessing
@@ -131,7 +125,7 @@ def front(model: keras.Model) -> list[keras.Model]:
         >>> len(front(tiny)), len(front(keras.Sequential([keras.layers.RandomFlip(), tiny])))
         (0, 1)
     """
-    return list(_entry(model).front)
+    return list(_entry(model).preprocessing_models)
 
 
 def image_shape(model: keras.Model) -> tuple[int | None, int | None, int | None, int | None]:
@@ -159,21 +153,8 @@ def image_shape(model: keras.Model) -> tuple[int | None, int | None, int | None,
 
 
 def check_batch(model: keras.Model, images: Any) -> None:
-    """Raise an error where a model of images gets a single image, or a dictionary without its input.
-
-    Args:
-        model: A Keras model. One with several inputs, or without a graph, is not checked.
-        images: A batch of its inputs, or the first batch of a dataset.
-
-    Raises:
-        TypeError: It is a dictionary without the name of the model's input.
-        ValueError: It is a single image, or TensorFlow does not know how many axes it has.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
-        >>> check_batch(tiny, np.zeros((1, 32, 32, 3)))
-    """
+    """Raise an error if a model of images gets a single image, or a dictionary without its input."""
+    # A model with several inputs, or without a graph, is not checked.
     shape = getattr(model, "input_shape", None)
     if not (isinstance(shape, tuple) and len(shape) == 4):
         return

@@ -25,16 +25,7 @@ _PARTS = (layers.AddPositionEmbs, layers.AddSinCosPositionEmbs, layers.Transform
 
 
 def checked(model: Any) -> keras.Model:
-    """Return a Keras model unchanged, or raise the error for any other object.
-
-    Raises:
-        TypeError: `model` is not a Keras model.
-
-    Example:
-        >>> checked("vit.keras")
-        Traceback (most recent call last):
-        TypeError: Expected a Keras model. Received: 'vit.keras'. Open it first: vit_keras.open_model(…)
-    """
+    """Return a Keras model unchanged, or raise a TypeError for any other object."""
     if not isinstance(model, keras.Model):
         hint = ". Open it first: vit_keras.open_model(…)" if isinstance(model, (str, os.PathLike)) else ""
         raise TypeError(f"Expected a Keras model. Received: {model!r:.100}{hint}")

@@ -45,21 +45,9 @@ def sent_by(
     images: int,
     sizes: tuple[int, int],
 ) -> int:
-    """Return the bytes that a device sends in a step with ring algorithms.
-
-    Each of n devices sends (n - 1) / n of an array that is gathered or scattered, and twice as much of one that is
-    summed.
-
-    Args:
-        config: The model.
-        weights: Its variables.
-        strategy: One of `STRATEGIES`.
-        devices: Number of devices.
-        share: How many of them share a model.
-        training: Whether the step trains.
-        images: Images on a device.
-        sizes: Bytes of a number in a variable, and in an activation.
-    """
+    """Return the bytes that a device sends in a step with ring algorithms, if `share` devices share a model."""
+    # Each of n devices sends (n - 1) / n of an array that is gathered or scattered, and twice as much of one that is
+    # summed. `sizes` are the bytes of a number in a variable, and in an activation.
     variable_bytes, value_bytes = sizes
     whole = sum(weight.size for weight in weights if parts_of(weight, strategy, devices, share) == 1)
     cut = sum(weight.size for weight in weights) - whole

@@ -97,10 +97,8 @@ def _kept_by_head(config: ViTConfig, tokens: int) -> int:
 
 
 def alive(config: ViTConfig, share: int) -> int:
-    """Return the peak number of values of one image in a prediction, reached in the MLP of the last block.
-
-    The output of a block is freed after the next block.
-    """
+    """Return the peak number of values of one image in a prediction, reached in the MLP of the last block."""
+    # The output of a block is freed after the next block.
     tokens, width = tokens_of(config, False), config.hidden_size
     image = math.prod(sizes_of(config)[0]) * config.channels
     return image + tokens * (8 * width + 2 * config.mlp_dim // share)

@@ -36,11 +36,7 @@ def _norm(path: str, width: int) -> Iterator[Weight]:
 
 
 def sizes_of(config: ViTConfig) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return the pixels and the patches of an image, down and across.
-
-    Raises:
-        ValueError: Images may have any size.
-    """
+    """Return the pixels and the patches of an image, down and across, or raise a ValueError if any size fits."""
     if config.image_size is None:
         raise ValueError("The model takes images of any size: pass image_size, such as image_size=224.")
     return config.image_size, config.grid_of(config.image_size)

@@ -144,22 +144,8 @@ def arrange(
 
 
 def batches_of(counts: Sequence[int], tokens: int, slots: int, rows: int, order: Iterable[int]) -> list[list[int]]:
-    """Split images, in the given order, into batches that fit into `rows` sequences each.
-
-    Args:
-        counts: Tokens of each image.
-        tokens: Length of a sequence.
-        slots: Most images in one.
-        rows: Sequences of a batch.
-        order: Numbers of the images.
-
-    Returns:
-        The numbers of the images in each batch.
-
-    Example:
-        >>> batches_of([5, 5, 4, 6], tokens=10, slots=8, rows=1, order=range(4))
-        [[0, 1], [2, 3]]
-    """
+    """Return the numbers of the images in each batch, which fits, in the given order, into `rows` sequences."""
+    # A sequence has at most `tokens` tokens and `slots` images.
     places = _first_fit(counts, tokens, slots, order, rows)
     batches: dict[int, list[int]] = {}
     for image in order:
@@ -168,11 +154,7 @@ def batches_of(counts: Sequence[int], tokens: int, slots: int, rows: int, order:
 
 
 def grids_and_tokens(images: Sequence[Any], config: ViTConfig, tokens: int) -> tuple[list[tuple[int, int]], list[int]]:
-    """Return the grid of patches and the number of tokens of each image.
-
-    Raises:
-        ValueError: See `arrange`.
-    """
+    """Return the grid of patches and the number of tokens of each image."""
     grids = [_grid(image, config) for image in images]
     counts = [config.prefix_tokens + math.prod(grid) for grid in grids]
     if not counts:

@@ -185,25 +185,9 @@ def resize_image(
 
 
 def resize_in_steps(image: np.ndarray, size: tuple[int, int], interpolation: str) -> np.ndarray:
-    """Resize an image across, then down, and round to 8 bits after each: otherwise the order is Pillow's version's.
-
-    An image so narrow and high that the first step would make it many times larger is resized down first.
-
-    Args:
-        image: uint8 `(height, width, 3)`.
-        size: `(height, width)`.
-        interpolation: See `read`.
-
-    Returns:
-        uint8 `(*size, 3)`.
-
-    Raises:
-        ValueError: It would be enlarged to more than `MAX_ENLARGED` pixels.
-
-    Example:
-        >>> resize_in_steps(np.zeros((500_000, 1, 3), "uint8"), (224, 224), "bicubic").shape
-        (224, 224, 3)
-    """
+    """Return a uint8 image `(height, width, 3)` resized across, then down, rounded to 8 bits after each."""
+    # Otherwise the order is that of Pillow's version. An image so narrow and high that the first step would make it
+    # many times larger is resized down first.
     (height, width), pixels = image.shape[:2], size[0] * size[1]
     if pixels > max(MAX_ENLARGED, height * width):
         raise ValueError(
@@ -221,11 +205,7 @@ resize = resize_image  # its name until there was `vit_keras.resize`, for models
 
 
 def check_readable(channels: int) -> None:
-    """Raise a `TypeError` if images cannot be read with a number of channels: only with 1 or 3.
-
-    Example:
-        >>> check_readable(3)
-    """
+    """Raise a TypeError if images cannot be read with a number of channels: only with 1 or 3."""
     if channels not in (1, 3):
         raise TypeError(
             f"The model takes {channels} channels, and images are read with 1 or 3. Resize arrays of {channels} "
@@ -278,21 +258,8 @@ def _request(url: str, timeout: float | None, max_bytes: int) -> bytes:
 
 
 def decode(file: Any, what: Any, max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """Open an image with Pillow; its pixels are not decoded yet.
-
-    Args:
-        file: A path or an open file.
-        what: What an error calls it.
-        max_pixels: How many pixels an error says are read, where Pillow's own limit is lower.
-
-    Raises:
-        ValueError: It is not an image, it is damaged, or it has more pixels than Pillow opens.
-
-    Example:
-        >>> decode(io.BytesIO(b"text"), "notes.txt")  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-        ValueError: An error occurred reading notes.txt: cannot identify image file. It is ...
-    """
+    """Open an image with Pillow, without decoding its pixels, or raise a ValueError that names it."""
+    # `max_pixels` is the number that the error names if Pillow's own limit is lower.
     ignore_in_process(Image.DecompressionBombWarning)  # threads read images, and the size is checked here
     try:
         return Image.open(file)
@@ -357,12 +324,7 @@ def _scans(image: Image.Image) -> int:
 
 
 def orientation(image: Image.Image) -> int:
-    """Return the orientation in an image's EXIF data; 1, which is upright, if there is none or it is damaged.
-
-    Example:
-        >>> orientation(Image.new("RGB", (1, 1)))
-        1
-    """
+    """Return the orientation in an image's EXIF data; 1, which is upright, if there is none or it is damaged."""
     try:
         return image.getexif().get(ExifTags.Base.Orientation, 1)
     except Exception:  # as Pillow's decoders; the pixels are sound

@@ -20,15 +20,7 @@ PIL_CODES = {0: "nearest", 1: "lanczos", 2: "bilinear_antialias", 3: "bicubic_an
 
 
 def hugging_face_fields(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of the `Preprocessing` that a `preprocessor_config.json` describes.
-
-    Raises:
-        ValueError: It asks for something that is not supported here.
-
-    Example:
-        >>> hugging_face_fields({"size": 224, "resample": 3})["interpolation"]
-        'bicubic_antialias'
-    """
+    """Return the fields of the `Preprocessing` that a `preprocessor_config.json` describes."""
     factor = config.get("rescale_factor", 1 / 255) if config.get("do_rescale", True) else 1.0
     normalized = config.get("do_normalize", True)
     mean = config.get("image_mean", 0.5) if normalized else 0.0
@@ -97,15 +89,7 @@ def crop_fraction(size: int, edge: int) -> float:
 
 
 def timm_fields(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of the `Preprocessing` that timm's `pretrained_cfg` describes.
-
-    Raises:
-        ValueError: It asks for something that is not supported here.
-
-    Example:
-        >>> timm_fields({"input_size": [3, 384, 384], "crop_pct": 1.0})["image_size"]
-        (384, 384)
-    """
+    """Return the fields of the `Preprocessing` that timm's `pretrained_cfg` describes."""
     config = config.get("pretrained_cfg", config)
     channels, *size = config.get("input_size") or (3, 224, 224)
     name = config.get("interpolation") or "bilinear"

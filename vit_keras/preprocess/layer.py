@@ -114,23 +114,7 @@ class Preprocess(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("vit_keras")
 class InferenceMode(keras.layers.Wrapper):
-    """Run a layer or a model as in inference, in training too: what it does at random to images is left out.
-
-    Args:
-        layer: The layer or model.
-
-    Input shape:
-        That of the layer.
-
-    Output shape:
-        That of the layer.
-
-    Example:
-        >>> image = np.arange(12, dtype="float32").reshape((1, 2, 2, 3))
-        >>> flipped = InferenceMode(keras.layers.RandomFlip(seed=1))(image, training=True)
-        >>> bool((ops.convert_to_numpy(flipped) == image).all())
-        True
-    """
+    """Run a layer or a model as in inference, also in training, so that it changes no image at random."""
 
     def call(self, inputs: Any) -> Any:
         return self.layer(inputs, training=False)
@@ -149,11 +133,8 @@ def _whole(pixels, interpolation):
 
 
 def _matrix(source: Any, resized: Any, size: int, start: Any, interpolation: str):
-    """Return the rows from `start` on of the matrix that resamples `source` pixels to `resized`.
-
-    It is float32 `(size, source)`, computed in float64: by NumPy if all sizes are known, by the backend if they come
-    with the data.
-    """
+    """Return rows, from `start` on, of the float32 matrix `(size, source)` that resamples pixels to `resized`."""
+    # Computed in float64: by NumPy if all sizes are known, by the backend if they come with the data.
     xp = np if all(isinstance(n, int) for n in (source, resized, start)) else ops
     matrix = resampling_matrix(source, resized, interpolation, rows=(start, size), xp=xp, dtype="float64")
     return ops.cast(matrix, "float32")

@@ -137,16 +137,8 @@ def check_pixels(images: Any, expected: str = "[-1, 1]") -> bool:
 
 
 def is_plausible_range(received: tuple[float, float], expected: tuple[float, float]) -> bool:
-    """Return whether pixels are within a range (augmentation may exceed it a little), and not in another common one.
-
-    Args:
-        received: Least and largest value of a batch of images.
-        expected: Those of black and of white images.
-
-    Example:
-        >>> [is_plausible_range(received, (-1, 1)) for received in ((-0.9, 0.8), (0.5, 0.8), (0, 0.8))]
-        [True, True, False]
-    """
+    """Return whether pixels are within a range and not in another common one."""
+    # Augmentation may exceed it a little.
     (low, high), (least, most) = received, expected
     margin = 0.25 * (most - least)
     if low < least - margin or high > most + margin:
@@ -160,12 +152,7 @@ def is_plausible_range(received: tuple[float, float], expected: tuple[float, flo
 
 
 def in_tensorflow_graph(images: Any) -> bool:
-    """Return whether these are a tensor of TensorFlow without values yet, as in `tf.data.Dataset.map`.
-
-    Example:
-        >>> in_tensorflow_graph(np.zeros(3))
-        False
-    """
+    """Return whether images are a TensorFlow tensor without values yet, as in `tf.data.Dataset.map`."""
     return type(images).__module__.startswith("tensorflow.") and not hasattr(images, "numpy")
 
 
@@ -206,12 +193,7 @@ def gray(image: np.ndarray) -> np.ndarray:
 
 
 def gray_levels(image: np.ndarray) -> np.ndarray:
-    """Return the luminance of an RGB image in whole gray levels; a half goes up, however a backend divides by 1000.
-
-    Example:
-        >>> gray_levels(np.array([[[0, 0, 250]]]))
-        array([[[29.]]])
-    """
+    """Return the luminance of an RGB image in whole gray levels; a half goes up, on every backend."""
     return np.rint(gray(image) + 2.5e-4)
 
 

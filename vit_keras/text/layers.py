@@ -16,21 +16,7 @@ __all__ = ["AddTextPositions", "CausalMask", "TextPooling"]
 
 @register
 class AddTextPositions(keras.layers.Layer):
-    """Add a learned embedding to each token of a text, which may be shorter than the table.
-
-    Args:
-        context_length: Rows of the table: the maximum number of tokens in a text.
-
-    Input shape:
-        `(batch, tokens, hidden_size)`
-
-    Output shape:
-        Same as the input.
-
-    Example:
-        >>> AddTextPositions(77)(np.zeros((1, 5, 8), "float32")).shape[1]
-        5
-    """
+    """Add a learned embedding to each of `(batch, tokens, hidden_size)`, at most `context_length` tokens."""
 
     def __init__(self, context_length: int, **kwargs: Any):
         super().__init__(**kwargs)
@@ -60,19 +46,7 @@ class AddTextPositions(keras.layers.Layer):
 
 @register
 class CausalMask(keras.layers.Layer):
-    """Return the `attention_mask` that lets a token attend only to itself and earlier tokens.
-
-    Input shape:
-        `(batch, tokens, hidden_size)`
-
-    Output shape:
-        Booleans, `(1, tokens, tokens)`
-
-    Example:
-        >>> ops.convert_to_numpy(CausalMask()(np.zeros((1, 2, 8), "float32")))
-        array([[[ True, False],
-                [ True,  True]]])
-    """
+    """Return the attention mask `(1, tokens, tokens)` that lets a token attend only to itself and earlier tokens."""
 
     def call(self, inputs: Any) -> Any:
         places = ops.arange(inputs.shape[1] or ops.shape(inputs)[1])
@@ -90,27 +64,9 @@ class CausalMask(keras.layers.Layer):
 
 @register
 class TextPooling(keras.layers.Layer):
-    """Take the token that represents a text.
+    """Return the token that represents a text, `(batch, hidden_size)` of `(batch, tokens, hidden_size)`."""
 
-    Args:
-        pooling: See `TextConfig`.
-        eos_id: See `TextConfig`.
-
-    Call arguments:
-        inputs: Tokens.
-        ids: Their numbers, `(batch, tokens)`. A text without `eos_id` is read at its first token.
-
-    Input shape:
-        `(batch, tokens, hidden_size)`
-
-    Output shape:
-        `(batch, hidden_size)`
-
-    Example:
-        >>> tokens = np.arange(3, dtype="float32").reshape(1, 3, 1)
-        >>> float(ops.squeeze(TextPooling("argmax")(tokens, np.array([[1, 9, 0]]))))
-        1.0
-    """
+    # `ids` are the numbers of the tokens, `(batch, tokens)`. A text without `eos_id` is read at its first token.
 
     def __init__(self, pooling: str, eos_id: int | None = None, **kwargs: Any):
         super().__init__(**kwargs)

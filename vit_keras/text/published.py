@@ -45,37 +45,21 @@ _OF_TOKENIZER = ("tokenizer_config.json", "special_tokens_map.json")
 
 
 class Published(NamedTuple):
-    """A published model on this machine.
+    """A published model on this machine."""
 
-    Attributes:
-        path: The file of weights.
-        folder: The folder with the files of the tokenizer.
-        fields: Fields of both towers that the file does not store.
-    """
-
-    path: Path
-    folder: Path
-    fields: Mapping[str, Any]
+    path: Path  # the file of weights
+    folder: Path  # with the files of the tokenizer
+    fields: Mapping[str, Any]  # of both towers, which the file does not store
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Return whether a folder contains the files of a tokenizer.
-
-    Example:
-        >>> has_tokenizer(Path("no_such_folder"))
-        False
-    """
+    """Return whether a folder contains the files of a tokenizer."""
     return any(all(os.path.isfile(folder / name) for name in names) for names in TOKENIZERS)
 
 
 @functools.cache
 def names() -> tuple[str, ...]:
-    """Return the sorted names of all published models for images and text that can be opened.
-
-    Example:
-        >>> "openai/clip-vit-base-patch32" in names()
-        True
-    """
+    """Return the sorted names of all published models for images and text that can be opened."""
     table = Path(__file__).with_name("open_clip.txt").read_text(encoding="utf-8").split()
     starts = tuple(start for start, _ in _REPOSITORIES)
     listed = [c.name for c in registry.listed() if c.family in _HUB_FAMILIES or c.name.startswith(starts)]
@@ -83,27 +67,10 @@ def names() -> tuple[str, ...]:
 
 
 def published(name: str | os.PathLike[str], *, tokenizer: bool = True, progress: bool = True) -> Published | None:
-    """Return the files of a published model, downloading those that are not on this machine.
-
-    The names and sizes of downloads are printed on standard error first. Files are searched for where
-    `checkpoints.fetch` looks, including files that the user or another library put there.
-
-    Args:
-        name: A published name. A file or folder on this machine with this name takes precedence.
-        tokenizer: Whether its tokenizer is needed.
-        progress: Whether to draw a progress bar.
-
-    Returns:
-        The files; `None` if `name` is not the name of such a model, but a path or a URL.
-
-    Raises:
-        ConnectionError: The server could not be reached.
-        FileNotFoundError: A file is not here and `VIT_KERAS_OFFLINE` is set, or the server does not have it.
-        ValueError: The server sent a different file, or the name is unknown.
-
-    Example:
-        >>> published("./clip-folder")  # not a published name
-    """
+    """Return the files of a published model, downloaded if missing, or `None` for a path or a URL."""
+    # The names and sizes of downloads are printed on standard error first. Files are searched for where
+    # `checkpoints.fetch` looks, including files that the user or another library put there. A file or folder of this
+    # name takes precedence.
     text = path_text(name)
     if os.path.exists(os.path.expanduser(text)) or "://" in text:
         return None
@@ -121,11 +88,7 @@ def published(name: str | os.PathLike[str], *, tokenizer: bool = True, progress:
 
 
 def tokenizer_folder(name: str, *, progress: bool = True) -> Path | None:
-    """Return the folder of a published model's tokenizer, downloading it if necessary; `None` for other names.
-
-    Example:
-        >>> tokenizer_folder("a/folder")
-    """
+    """Return the folder of a published model's tokenizer, downloaded if missing; `None` for other names."""
     if name not in names():
         return None
     known = _checkpoint(name)
@@ -136,11 +99,7 @@ def tokenizer_folder(name: str, *, progress: bool = True) -> Path | None:
 
 
 def _refuse(text: str) -> None:
-    """Raise an error for a name that is neither published nor a path.
-
-    Raises:
-        ValueError: The name is misspelled, or names a model without a text tower.
-    """
+    """Raise a ValueError for a misspelled name, or for a published model without a text tower."""
     if locate.is_meant_as_path(text):
         return
     owner, _, last = text.rpartition("/")

@@ -36,17 +36,12 @@ _CLEANED = {  # by the class that transformers has for a vocabulary
 
 
 class _Engine(NamedTuple):
-    """A tokenizer of a library.
+    """A tokenizer of a library."""
 
-    Attributes:
-        encode: From texts and a maximum number of tokens to lists of tokens, including the end of the text.
-        pad: The token for padding.
-        separator: The token that separates texts, such as BERT's `[SEP]`.
-    """
-
+    # from texts and a maximum number of tokens to lists of tokens, including the end of the text
     encode: Callable[[list[str], int], list[list[int]]]
-    pad: int
-    separator: int | None = None
+    pad: int  # the token for padding
+    separator: int | None = None  # the token that separates texts, such as BERT's [SEP]
 
 
 class Tokenizer:
@@ -126,15 +121,7 @@ class Tokenizer:
 
 
 def strings(value: Any, name: str) -> list[str]:
-    """Return one string or several as a list.
-
-    Raises:
-        TypeError: A value is not a string.
-
-    Example:
-        >>> strings("a cat", "texts")
-        ['a cat']
-    """
+    """Return one string or several as a list, or raise a TypeError."""
     found = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [value]
     for each in found:
         if not isinstance(each, str):
@@ -302,11 +289,8 @@ def _canonicalize(text: str) -> str:
 
 
 def _as_open_clip(engine: _Engine, text_cfg: Mapping[str, Any]) -> _Engine:
-    """Return a tokenizer that cleans and pads as open_clip does; without `hf_tokenizer_name` its own one pads with 0.
-
-    Raises:
-        ValueError: The configuration has an unknown value.
-    """
+    """Return a tokenizer that cleans and pads as open_clip does."""
+    # Without `hf_tokenizer_name`, open_clip's own tokenizer pads with 0.
     of_transformers = bool(text_cfg.get("hf_tokenizer_name"))
     options = dict(text_cfg.get("tokenizer_kwargs") or {})
     kind = options.pop("clean", "whitespace" if of_transformers else "lower")

@@ -56,8 +56,8 @@ def attention_map(
         size: Size of the returned image: its longest side, or `(height, width)`. Use it to draw a small image large.
             `None` keeps the size of `image`, with at most 2048 pixels on its longest side. It does not change maps.
         return_map: Whether to return the map itself instead of an image, like `style="raw"`.
-        preprocess: See `Recorder`.
-        grid: See `Recorder`.
+        preprocess: See `record`.
+        grid: See `record`.
         **options: Options of the method, such as `start_layer`, `discard_ratio` or `query`.
 
     Returns:
@@ -122,8 +122,8 @@ def all_maps(
         model: See `attention_map`.
         image: See `attention_map`.
         target: See `record`. With `None`, only the maps that do not depend on a class are returned.
-        preprocess: See `Recorder`.
-        grid: See `Recorder`.
+        preprocess: See `record`.
+        grid: See `record`.
 
     Returns:
         The maps by the names in `METHODS`, each float32 `(down, across)`, or `(batch, down, across)` for several

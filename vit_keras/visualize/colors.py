@@ -48,15 +48,7 @@ Cmap = str | Callable[[np.ndarray], np.ndarray]
 
 
 def stretch(heat: np.ndarray, clip: Clip = (0, 99)) -> np.ndarray:
-    """Bring a map to [0, 1]: its two percentiles become 0 and 1; with `clip="inner"`, its lowest value and the highest
-    that is not an outlier.
-
-    Where the two are equal, its minimum and maximum are used instead. A constant map becomes 0, and so does NaN.
-
-    Example:
-        >>> stretch(np.array([2.0, 4.0, np.nan, 10.0]), (0, 100))
-        array([0.  , 0.25, 0.  , 1.  ])
-    """
+    """Return a map with the values of `limits_of` brought to 0 and 1; a constant map and NaN become 0."""
     return scaled(heat, limits_of(heat, clip))
 
 
@@ -77,10 +69,9 @@ def percentiles(clip: Any) -> tuple[float, float]:
 
 
 def limits_of(heat: np.ndarray, clip: Clip) -> tuple[float, float]:
-    """Return the values of a map that become the lowest and the highest color.
-
-    Outliers, which `"inner"` leaves out, are more than three interquartile ranges above the upper quartile.
-    """
+    """Return the values of a map that become the lowest and the highest color: percentiles, or by `"inner"`."""
+    # With "inner", the lowest value and the highest that is not an outlier: outliers are more than three interquartile
+    # ranges above the upper quartile.
     bounds = None if isinstance(clip, str) and clip == "inner" else percentiles(clip)
     heat = as_array(heat, "float64")
     heat = heat[np.isfinite(heat)]

@@ -232,11 +232,7 @@ class Look:
 
 
 def look_of(options: Mapping[str, Any], function: Callable[..., Any]) -> Look:
-    """Return the look that a function's further options describe.
-
-    Raises:
-        TypeError: There is no such option.
-    """
+    """Return the look that a function's further options describe, or raise a TypeError for unknown ones."""
     known = [*parameters_of(function, without=("look",)), *(field.name for field in dataclasses.fields(Look))]
     check_options(options, known, function.__name__)
     return Look(**options)
@@ -337,9 +333,7 @@ def _matrix(maps: np.ndarray, layers: Sequence[int], size: tuple[int, int], look
 
 
 def columns_for(count: int, ratio: float) -> int:
-    """Return how many panels make a figure half as wide again as high, its last row as full as can be; up to 4 in one
-    row.
-    """
+    """Return how many panels are in a row of a figure 1.5 times as wide as high, with a full last row if possible."""
     if count <= 4:
         return count
     rows = math.ceil(count / math.ceil(math.sqrt(1.5 * count * ratio)))

@@ -195,10 +195,8 @@ _FIELDS = {
 def _reduced(
     watched: dict[Any, Any], gradients: dict[Any, Any], plan: Plan, read: list[slice], sources: list[Any]
 ) -> dict[str, Any]:
-    """Return what was watched and its gradients, in float32, with heads fused and rows chosen as planned.
-
-    The sources (see `unmerge`) are those of each recorded block, and of the tokens after the last block.
-    """
+    """Return watched tensors and gradients in float32, with heads fused and rows chosen as planned."""
+    # The sources (see `unmerge`) are those of each recorded block, and of the tokens after the last block.
     reduced: dict[str, Any] = {}
     for name, fields in ((n, f) for n, f in _FIELDS.items() if n in watched):
         pairs = list(zip(watched[name], gradients[name]))

@@ -88,11 +88,10 @@ _one_at_a_time = threading.RLock()
 
 @contextlib.contextmanager
 def logits_only(model: keras.Model) -> Iterator[None]:
-    """Leave out a softmax or sigmoid at the end of a model: gradients of a logit say more than those of a probability.
-
-    It may be the activation of the last layer, a layer or an operation of its own, in a nested model, and before layers
-    that pass their input through, such as dropout. Other threads, which may use the model meanwhile, keep it.
-    """
+    """Leave out a softmax or sigmoid at the end of a model in this thread, inside the block."""
+    # Gradients of a logit say more than those of a probability. The activation may be part of the last layer, a layer
+    # or an operation of its own, in a nested model, and before layers that pass their input through, such as dropout.
+    # Other threads, which may use the model meanwhile, keep it.
     last = anatomy.output_source(model)
     if getattr(getattr(last, "activation", None), "__name__", None) in ("softmax", "sigmoid"):
         place = "activation"

@@ -60,12 +60,7 @@ class Method:
         return bool(self.needs.get("exits"))
 
     def plan(self, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the options of `record`, and those of `make`, for a caller's options.
-
-        Example:
-            >>> METHODS["attention"].plan({"layer": 3})
-            ({'keep': ('attention',), 'query': 'auto', 'layers': 3}, {'layer': -1})
-        """
+        """Return the options of `record`, and those of `make`, for a caller's options."""
         recorded, made = {"keep": self.keep, **self.needs}, dict(options)
         if "head_fusion" in made:
             recorded["head_fusion"] = made["head_fusion"]

@@ -11,24 +11,13 @@ from .._internal.validate import did_you_mean
 
 
 def parameters_of(function: Callable[..., Any], without: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return the names of a function's parameters, less those that a `functools.partial` has bound.
-
-    Example:
-        >>> parameters_of(functools.partial(check_options, what="map"))
-        ('given', 'known')
-    """
+    """Return the names of a function's parameters, except those that a `functools.partial` has bound."""
     bound = function.keywords if isinstance(function, functools.partial) else ()
     return tuple(name for name in inspect.signature(function).parameters if name not in (*bound, *without))
 
 
 def check_options(given: Iterable[str], known: Iterable[str], what: str) -> None:
-    """Raise for options that do not exist.
-
-    Example:
-        >>> check_options(["start_layers"], ["start_layer", "query"], "rollout")
-        Traceback (most recent call last):
-        TypeError: rollout has no option 'start_layers'. Did you mean 'start_layer'? Its options: start_layer, query.
-    """
+    """Raise a TypeError that suggests a name if an option does not exist."""
     known = list(known)
     for name in given:
         if name not in known:

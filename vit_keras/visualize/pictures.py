@@ -33,10 +33,8 @@ def read_pictures(images: Any, channels: int) -> list[np.ndarray]:
 
 
 def pictures_of(images: Any, channels: int) -> Iterator[np.ndarray]:
-    """Read one image after the other as new arrays `(height, width, channels)` in [0, 255], uint8 or floats.
-
-    A gray image becomes RGB, or an RGB image gray, if the model's channels require it.
-    """
+    """Yield each image as a new array `(height, width, channels)` in [0, 255], uint8 or floats."""
+    # A gray image becomes RGB, or an RGB image gray, if the model's channels require it.
     if is_list_of_pictures(images):
         if not images:
             raise ValueError("There are no images.")
@@ -117,11 +115,7 @@ class ModelInputs:
         self._normalize = own.normalize if preprocess == "own" else preprocess
 
     def size_of(self, pictures: Sequence[np.ndarray]) -> tuple[int, int]:
-        """Return the size that images get for the model: its own, or the first image's if that is open.
-
-        Raises:
-            ValueError: It is open, the images have several sizes, and no layer brings them to one.
-        """
+        """Return the size that images get for the model: its own, or the first image's if that is open."""
         height, width = self._size
         first, *others = dict.fromkeys((height or p.shape[0], width or p.shape[1]) for p in pictures)
         if others and len({self.seen_size(size) for size in (first, *others)}) > 1:
@@ -145,11 +139,8 @@ class ModelInputs:
         return np.stack([resize_image(picture, size, self._interpolation, rounded=False) for picture in pictures])
 
     def __call__(self, images: Any) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Read images one after the other, and keep no more of each than what is returned.
-
-        Returns:
-            float32 `(batch, height, width, channels)` as the model takes it; and images to draw on, in uint8 RGB.
-        """
+        """Return the model's inputs, float32 `(batch, height, width, channels)`, and uint8 RGB images to draw on."""
+        # Images are read one after the other, and only what is returned is kept.
         rows, drawn = [], []
         for picture in pictures_of(images, self.channels):
             self._hint_at_resize(picture.shape[:2])
@@ -199,14 +190,8 @@ def _check_input(model: keras.Model) -> None:
 
 
 def fitting_size(picture: tuple[int, int], grid: tuple[int, int], stride: tuple[int, int]) -> tuple[int, int]:
-    """Return the model's input size, in whole patches, that has an image's aspect ratio and about as many patches.
-
-    All are pairs, down and across: pixels of the image, patches of the model as it is, pixels between two patches.
-
-    Example:
-        >>> fitting_size((100, 400), (14, 14), (16, 16))
-        (112, 448)
-    """
+    """Return the model's input size, in whole patches, with an image's aspect ratio and about as many patches."""
+    # All are pairs, down and across: pixels of the image, patches of the model as it is, pixels between two patches.
     aspect = picture[0] / picture[1] * stride[1] / stride[0]  # rows for each column of patches
     count = math.prod(grid)
     ideal = math.sqrt(count * aspect)

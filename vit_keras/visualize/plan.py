@@ -16,23 +16,15 @@ _FORMER_ROWS = {"readout": "auto"}
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Settings of a recording, by which compiled functions are told apart.
+    """Settings of a recording, by which compiled functions are told apart."""
 
-    Attributes:
-        layers: Numbers of the blocks, rising.
-        keep: Which of `KEPT`.
-        head_fusion: How to fuse the heads, or `None`.
-        query: `"all"` rows of attention, or `"auto"`: the mean of those that the output is read from.
-        exits: Whether each recorded block leaves through the rest of the model; `"patches"`: each patch by itself.
-        target: What gradients are of: `None`, `"class"` or a function of the outputs.
-    """
-
-    layers: tuple[int, ...]
-    keep: frozenset[str] = frozenset()
+    layers: tuple[int, ...]  # numbers of the blocks, rising
+    keep: frozenset[str] = frozenset()  # some of `KEPT`
     head_fusion: str | None = None
-    query: str = "all"
+    query: str = "all"  # "all" rows of attention, or "auto": the mean of those that the output is read from
+    # whether each block leaves through the rest of the model; "patches": each patch by itself
     exits: bool | str = False
-    target: str | Callable[..., Any] | None = None
+    target: str | Callable[..., Any] | None = None  # what gradients are of: None, "class" or a function of the outputs
 
     @classmethod
     def of(cls, count: int, layers: Any, keep: Any, head_fusion: Any, query: Any, exits: Any) -> Plan:

@@ -44,7 +44,16 @@ def record(
         target: What the gradients are of. `None`: there are none. `"predicted"`: the logit of the class with the
             highest one. A class, by its number or its name, or a list with one for each image: its logit. A function of
             the model's output: what it returns, one number for each image, or their sum.
-        **options: `keep`, `head_fusion`, `query`, `exits`, `preprocess` and `grid`: see `Recorder`.
+        **options: Any of these. `keep`: what to keep, of `"attention"`, `"values"`, `"tokens"` and `"normed"`; with a
+            target also the gradients with respect to attention and normed tokens, if these are kept. `head_fusion`: how
+            to fuse the heads while the model runs, which takes far less memory: `"mean"`, `"max"` or `"min"`; with a
+            target also `"relevance"`, the mean of the positive parts of attention × gradient, or `"gradient"`, the
+            positive part of their mean. `query`: which rows of attention to keep, `"all"` or `"auto"`, only the mean of
+            those that the output is read from (the class token's). `exits`: whether to explain each block by the score
+            that the rest of the model gives to its own output (for `legrad`). `preprocess`: what the model's input
+            needs, from pixels in [0, 255]: `"own"`, the normalization of the ViT's checkpoint, as far as the model does
+            not normalize itself (`anatomy.preprocessing_of`), `None`, or a function of `(batch, height, width,
+            channels)`. `grid`: patches down and across, if they cannot be inferred from the model.
 
     Returns:
         A `Recording`.
@@ -70,35 +79,7 @@ def record(
 
 
 class Recorder:
-    """A reusable `record`: the same options for many images.
-
-    Args:
-        model: See `record`.
-        layers: See `record`.
-        keep: What to keep, of `"attention"`, `"values"`, `"tokens"` and `"normed"`. With a target also the gradients
-            with respect to attention and normed tokens, if these are kept.
-        head_fusion: How to fuse the heads while the model runs, which takes far less memory: `"mean"`, `"max"`,
-            `"min"`; with a target `"relevance"`, the mean of the positive parts of attention × gradient, or
-            `"gradient"`, the positive part of their mean. `None` keeps all heads. `heads` is an alias.
-        query: Which rows of attention to keep: `"all"`; or `"auto"`, only the mean of those that the output is read
-            from (the class token's). `rows="all"` and `rows="readout"` are aliases.
-        exits: Whether to explain each block by the score that the rest of the model gives to its own output (for
-            `legrad`).
-        preprocess: What the model's input needs, from pixels in [0, 255]. `"own"`: the normalization of the ViT's
-            checkpoint, as far as the model does not normalize itself (`anatomy.preprocessing_of`); `None`: nothing; or
-            a function of `(batch, height, width, channels)`.
-        grid: Patches down and across, where they cannot be inferred from the model.
-
-    Raises:
-        ValueError: See `record`.
-        TypeError: See `record`.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> recorder = Recorder(vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10), layers=-1, keep=("tokens",))
-        >>> recorder(np.zeros((2, 32, 32, 3), "uint8")).features.shape
-        (2, 17, 64)
-    """
+    """A reusable `record`: the same options for many images."""
 
     def __init__(
         self,
@@ -187,26 +168,8 @@ class Recorder:
 
 
 def attention_scores(model: keras.Model, inputs: np.ndarray, *, mean_heads: bool = False) -> np.ndarray:
-    """Return the attention scores of all blocks for inputs that are preprocessed already; else `record` does the same.
-
-    Args:
-        model: Any model of one image input with blocks of this package in it.
-        inputs: `(batch, height, width, channels)` as the model takes them.
-        mean_heads: Whether to return the mean over the heads, which takes far less memory.
-
-    Returns:
-        float32 `(layers, batch, heads, tokens, tokens)`, rows are queries; without the axis of the heads if
-        `mean_heads`.
-
-    Raises:
-        ValueError: The model has no attention layer of this package.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> model = vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)
-        >>> attention_scores(model, np.zeros((1, 32, 32, 3), "float32")).shape
-        (2, 1, 2, 17, 17)
-    """
+    """Return the attention `(layers, batch, heads, tokens, tokens)` of all blocks for preprocessed inputs."""
+    # Rows are queries. `mean_heads` leaves out the axis of the heads, and takes far less memory.
     layers = tuple(range(len(anatomy.attention_blocks(anatomy.find_vit(model)))))
     plan = Plan(layers, frozenset({"attention"}), "mean" if mean_heads else None)
     return watch(model, np.asarray(inputs, "float32"), None, plan)["attention"]

@@ -108,14 +108,8 @@ def of_images(recording: Recording, part: slice) -> Recording:
 
 
 def fuse_heads(attention: Any, gradients: Any, how: str, xp: Any = np) -> Any:
-    """Return `(..., heads, queries, keys)` without the axis of the heads.
-
-    For `how`, see `Recorder`; `"relevance"` and `"gradient"` need the gradients. `xp` is `numpy` or `keras.ops`.
-
-    Example:
-        >>> fuse_heads(np.array([[[1.0]], [[3.0]]]), None, "mean")
-        array([[2.]])
-    """
+    """Return `(..., heads, queries, keys)` without the axis of the heads, fused as `record(head_fusion=)` says."""
+    # "relevance" and "gradient" need the gradients. `xp` is `numpy` or `keras.ops`.
     if how == "relevance":
         return xp.mean(xp.maximum(attention * gradients, 0), axis=-3)
     if how == "gradient":

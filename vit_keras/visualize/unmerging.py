@@ -8,23 +8,10 @@ from keras import ops
 
 
 def unmerge(tensor: Any, source: Any, share_rows: bool | None = False, share_columns: bool | None = None) -> Any:
-    """Return a tensor of tokens in which each patch has the values of the merged token that contains it.
-
-    What flows into a token, such as attention to it, is divided among its patches; what it holds is a copy in each. Of
-    gradients it is the other way round.
-
-    Args:
-        tensor: `(batch, …, tokens, columns)`, or `None`.
-        source: `(batch, tokens, patches)`, 1 where a patch is in a token; `None`: nothing was merged.
-        share_rows: Whether values are divided along the last axis but one. `None`: that axis has no tokens.
-        share_columns: The same for the last axis.
-
-    Example:
-        >>> source = np.array([[[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]]])
-        >>> attention = np.array([[[0.4, 0.6]]], "float32")
-        >>> ops.convert_to_numpy(unmerge(attention, source, share_rows=None, share_columns=True))
-        array([[[0.2, 0.2, 0.6]]], dtype=float32)
-    """
+    """Return tokens `(batch, …, tokens, columns)` in which each patch has the values of its merged token."""
+    # `source` is `(batch, tokens, patches)`, 1 where a patch is in a token, or None. What flows into a token, such as
+    # attention to it, is divided among its patches; its contents are copied to each. For gradients, it is the other way
+    # round. None means that an axis (rows: the last but one) has no tokens.
     if source is None or tensor is None:
         return tensor
     source = ops.cast(source, tensor.dtype)

@@ -6,9 +6,7 @@ import numpy as np
 
 
 def principal_components(samples: np.ndarray, n: int) -> np.ndarray:
-    """Return at most n principal components of `(samples, features)`: rows of length 1 whose largest value is
-    positive.
-    """
+    """Return at most n principal components of `(samples, features)`, of length 1 and with a positive maximum."""
     centered = samples - samples.mean(axis=0)
     _, strength, components = np.linalg.svd(centered, full_matrices=False)
     components = components[strength > 1e-6 * np.linalg.norm(samples)][:n]  # the others are rounding errors of float32

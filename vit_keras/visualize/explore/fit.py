@@ -13,13 +13,11 @@ from .source import Source, attention_of
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What is kept of the attention: how many layers, how many of those (from the last) with all heads, pooled queries
-    or not.
-    """
+    """The part of the attention that a page keeps."""
 
-    layers: int
-    heads: int
-    pooled: bool
+    layers: int  # how many layers
+    heads: int  # how many of these layers, from the last, with all heads
+    pooled: bool  # whether queries are pooled
 
     def kept(self, layers: int) -> list[int]:
         """Return the indices of the layers that stay: the last one, and the rest at even steps."""
@@ -33,12 +31,10 @@ class Plan:
 
 
 def plans(layers: int) -> Iterator[Plan]:
-    """Yield plans from the best to the smallest, so that the first that fits is the best that fits.
-
-    Layers matter most, because a rollout goes through all of them, then queries, then heads. So first the heads of more
-    and more layers are averaged, from the first layer on; then queries are pooled, with as many heads as fit; and last
-    layers are left out.
-    """
+    """Yield plans from the best to the smallest, so that the first that fits is the best that fits."""
+    # Layers matter most, because a rollout goes through all of them, then queries, then heads. So first the heads of
+    # more and more layers are averaged, from the first layer on; then queries are pooled, with as many heads as fit;
+    # and last layers are left out.
     for pooled in (False, True):
         yield from (Plan(layers, heads, pooled) for heads in range(layers, -1, -1))
     yield from (Plan(count, 0, True) for count in range(layers - 1, 0, -1))

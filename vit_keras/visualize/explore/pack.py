@@ -13,17 +13,10 @@ SIMILARITY_ERROR = 0.01
 
 
 def encode(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Encode rows of shares in one byte per value: the square root of value / row maximum, in 255 steps.
-
-    Square roots keep small values more precise than linear steps do. For rows that sum to 1, half the sum of absolute
-    errors (the total variation) is at most `sqrt(n * maximum) / 510 + n * maximum / 2 / 510**2` for n values. On
-    attention of trained models it is 0.003 on average and at most 0.008.
-
-    Example:
-        >>> codes, maxima = encode(np.array([[0.5, 0.125, 0.0]]))
-        >>> codes.tolist(), maxima.tolist()
-        ([[255, 128, 0]], [0.5])
-    """
+    """Return rows of shares in one byte per value, the square root of value / maximum in 255 steps, and the maxima."""
+    # Square roots keep small values more precise than linear steps do. For rows that sum to 1, half the sum of absolute
+    # errors (the total variation) is at most `sqrt(n * maximum) / 510 + n * maximum / 2 / 510**2` for n values. On
+    # attention of trained models it is 0.003 on average and at most 0.008.
     rows = np.asarray(rows, "float32")
     maxima = rows.max(axis=-1)
     divisor = np.where(maxima > 0, maxima, 1)[..., None]
@@ -31,11 +24,8 @@ def encode(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def pack(rows: np.ndarray) -> bytes:
-    """Encode and compress `(heads, queries, keys)`: gzip of the maxima, then of the codes as differences to the query
-    before.
-
-    Neighboring queries attend to similar places, so the differences take 4 % less than the codes.
-    """
+    """Return `(heads, queries, keys)`, encoded and compressed: the maxima, then the codes as differences."""
+    # Neighboring queries attend to similar places, so the differences to the query before take 4 % less than the codes.
     codes, maxima = encode(rows)
     steps = np.diff(codes, axis=-2, prepend=np.zeros_like(codes[..., :1, :]))  # modulo 256
     return compress(maxima.astype("<f4").tobytes() + steps.tobytes())
@@ -48,9 +38,8 @@ def compress(data: bytes) -> bytes:
 
 
 def pack_similarity(tokens: np.ndarray) -> tuple[dict[Any, Any], bytes]:
-    """Pack the cosines of all pairs of tokens `(tokens, hidden_size)`: their principal components, or a matrix of
-    cosines, whichever is smaller.
-    """
+    """Return the cosines of all pairs of `(tokens, hidden_size)`, packed as components or as a matrix."""
+    # Whichever is smaller.
     tokens = tokens.astype("float64")
     unit = tokens / np.maximum(np.linalg.norm(tokens, axis=-1, keepdims=True), 1e-12)
     cosines = unit @ unit.T

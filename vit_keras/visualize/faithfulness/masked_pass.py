@@ -24,11 +24,9 @@ from ...layers import AttentionPooling, ExtractToken, MeanToken
 def read(
     kind: str | Callable[..., Any], tokens: list[slice], model: keras.Model, images: Any, masks: Any = None
 ) -> Any:
-    """Return what is compared, computed without the tokens whose mask is 0.
-
-    `kind` is `"similarity"`, `"probability"` or a function of the outputs; `tokens` are those that
-    `anatomy.readout(model)` returns; `masks` has the shape `(batch, tokens)`.
-    """
+    """Return the compared score, computed without the tokens whose mask `(batch, tokens)` is 0."""
+    # `kind` is "similarity", "probability" or a function of the outputs; `tokens` are those of
+    # `anatomy.readout(model)`.
     if masks is None and kind != "similarity":
         outputs = model(images, training=False)
     else:

@@ -105,7 +105,7 @@ def grid_pointing_game(
             again.
         seed: Which images share a mosaic.
         batch_size: How many images go through the model at once.
-        preprocess: See `Recorder`.
+        preprocess: See `record`.
         grid: Alias of `tiles`.
 
     Returns:

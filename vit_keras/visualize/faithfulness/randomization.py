@@ -79,8 +79,8 @@ def randomization_check(
             them.
         seed: Seed of the permutations.
         batch_size: How many images go through the model at once.
-        preprocess: See `Recorder`.
-        grid: See `Recorder`.
+        preprocess: See `record`.
+        grid: See `record`.
 
     Returns:
         A `RandomizationCheck`; print it.
@@ -115,15 +115,7 @@ def randomization_check(
 
 
 def spearman(a: np.ndarray, b: np.ndarray) -> float:
-    """Return Spearman's rank correlation of two arrays of one size: ties get their mean rank; 0 if one is constant.
-
-    Raises:
-        ValueError: The sizes differ.
-
-    Example:
-        >>> round(spearman([1, 2, 3, 4], [10, 20, 20, 90]), 6)
-        0.948683
-    """
+    """Return Spearman's rank correlation of two arrays: ties get their mean rank; 0 if one is constant."""
     a, b = (_ranks(x) for x in (a, b))
     if len(a) != len(b):
         raise ValueError(f"Rank correlation is of two arrays of one size. Received: {len(a)} and {len(b)} values")

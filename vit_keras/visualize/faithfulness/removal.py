@@ -145,8 +145,8 @@ def evaluate_maps(
             image blurred with a standard deviation of one patch; or a gray level or color in [0, 255].
         seed: Seed of the random map, and of the order of patches that have the same value in a map.
         batch_size: How many images go through the model at once.
-        preprocess: See `Recorder`.
-        grid: See `Recorder`.
+        preprocess: See `record`.
+        grid: See `record`.
 
     Returns:
         A `MapEvaluation`; print it.
