@@ -68,6 +68,12 @@ def interpret_image_size(image_size_arg: ImageSizeArg) -> tuple[int, int]:
 def validate_pretrained_top(include_top: bool, pretrained: bool, classes: int | None, weights: str) -> int:
     """Check whether the pre-trained head can be used; the factories decide this by themselves (`pretrained_top=None`).
 
+    Args:
+        include_top: As for a factory; so are the others.
+        pretrained: Whether to load weights.
+        classes: Number of classes of the model.
+        weights: Name of the weights.
+
     Returns:
         The number of classes of the head of `weights`.
 

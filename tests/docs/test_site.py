@@ -1,5 +1,6 @@
 """The site: every public name is on a page with an example, its pages run, and a browser finds nothing wrong in it."""
 
+import ast
 import inspect
 import io
 import itertools
@@ -56,6 +57,57 @@ def test_every_public_name_has_an_example_that_runs(module):
         elif home == module:
             text = public.constants(public.constant_home(module, name, value))[name]
             assert text, f"{module}.{name}"
+
+
+def parameters(value):
+    """The names of a function's arguments, without those that are passed on."""
+    found = inspect.signature(value).parameters.values()
+    return [each.name for each in found if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+
+
+def test_every_argument_of_a_public_function_is_documented():
+    """One or two arguments may be in the summary."""
+    missing = {}
+    for module, name, value in names():
+        if inspect.isroutine(value) and len(parameters(value)) > 2:
+            text = inspect.getdoc(value)
+            missing[f"{module}.{name}"] = [each for each in parameters(value) if f"\n    {each}: " not in text]
+    assert len(missing) > 50 and not {name: each for name, each in missing.items() if each}
+
+
+# What a command says of itself, what the guides on extending name, and what public functions return.
+LONG = {"describe", "Family", "Method", "Op", "Rule"}
+LONG |= {"GridPointing", "MapEvaluation", "RandomizationCheck", "Recording"}
+LONG_ROOMS = {"cli", "export", "serve", "training"}
+"""Rooms with docstrings that are still to be shortened."""
+
+
+def own_docstrings(path, shown):
+    """The names of a module's classes and functions, and of their methods, that are not shown, and their docstrings."""
+    module, found = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"), []
+
+    def visit(tree, prefix=""):
+        for node in ast.iter_child_nodes(tree):
+            if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and (module, f"{prefix}{node.name}") not in shown:
+                found.append((f"{prefix}{node.name}", ast.get_docstring(node) or ""))
+                visit(node, f"{prefix}{node.name}.")
+
+    visit(ast.parse(path.read_text(encoding="utf-8")))
+    return found
+
+
+def test_what_is_not_public_has_a_line():
+    """It says what is returned; shapes may follow. Whoever needs more reads the code, and comments that say why."""
+    package = ROOT / "vit_keras"
+    modules = [path for path in package.rglob("*.py") if path.relative_to(package).parts[0] not in LONG_ROOMS]
+    shown = {(value.__module__, value.__qualname__) for _, _, value in names() if public.is_code(value)}
+    long = [
+        f"{path.relative_to(package)}: {name}"
+        for path in modules
+        for name, text in own_docstrings(path, shown)
+        if text.count("\n") > 1 and name not in LONG
+    ]
+    assert len(modules) > 100 and not long
 
 
 # --- pages whose code runs ------------------------------------------------------------------------------------------

@@ -203,7 +203,18 @@ def fill(
     resize_patches: bool = False,
     verify: bool = False,
 ) -> LoadReport:
-    """Load open weights into a ViT, without a warning about other numerics; for arguments see `load_weights`.
+    """Load open weights into a ViT, without a warning about other numerics.
+
+    Args:
+        vit: A ViT of this package.
+        source: The open weights (`open_source`).
+        include_head: As for `load_weights`; so are the others.
+        source_grid: Patches down and across of the position embeddings.
+        resize_patches: Whether to resample the patch embedding.
+        verify: Whether to read all arrays before the model is changed.
+
+    Returns:
+        A `LoadReport`.
 
     Example:
         >>> from vit_keras import vit

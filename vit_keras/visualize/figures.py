@@ -28,10 +28,15 @@ __all__ = ["new_figure", "plot_heads", "plot_layers", "plot_maps"]
 
 
 def new_figure(width: float, height: float, dpi: float = 200) -> Any:
-    """Return an empty Matplotlib figure of a size in inches, with `dpi` pixels to an inch.
+    """Return an empty Matplotlib figure.
 
     It is not registered with `pyplot`: nothing has to be closed, and a notebook shows it once, as the last value of a
     cell.
+
+    Args:
+        width: Inches.
+        height: Inches.
+        dpi: Pixels per inch.
 
     Raises:
         ImportError: Matplotlib is not installed.

@@ -129,10 +129,7 @@ def norm(source: str, target: str, **options: Any) -> tuple[Rule, ...]:
 
 
 def packed(wide: str, narrow: str) -> Callable[..., Any]:
-    """Return the condition that a gated MLP has its first two layers in one array.
-
-    The array has twice as many rows as the last layer has inputs.
-    """
+    """Return the condition that `wide`, a gated MLP's first two layers, has twice the rows that `narrow` takes."""
 
     def is_packed(shape_of: Callable[..., Any]) -> bool:
         first, last = shape_of(wide), shape_of(narrow)

@@ -105,15 +105,7 @@ def explorer(
 
 
 class AttentionExplorer:
-    """A page of attention, made by `explorer`.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> model = vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)
-        >>> page = explorer(model, np.zeros((32, 32, 3), "uint8"))
-        >>> page._repr_html_()[:47]
-        '<iframe sandbox="allow-scripts allow-downloads"'
-    """
+    """A page of attention, made by `explorer`."""
 
     def __init__(self, sources: Sequence[Source], title: str, max_mb: float):
         self._sources = tuple(sources)
@@ -139,26 +131,15 @@ class AttentionExplorer:
         return self._made
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the page to a file, which appears only when it is whole.
-
-        Returns:
-            The path.
-
-        Raises:
-            FileNotFoundError: The folder does not exist.
-            ValueError: The path is a folder.
-        """
+        """Write the page to a file, which appears only when it is complete, and return its path."""
         path = expanded(path)
         with complete(path) as part:
             part.write_text(self.html, encoding="utf-8")
         return path
 
     def open(self) -> Path:
-        """Show the page in the web browser, from a file in the system's folder for temporary files.
-
-        Returns:
-            The file's path. It is left there, because the browser may read it later.
-        """
+        """Show the page in the web browser, and return the path of the temporary file."""
+        # The file is not deleted, because the browser may read it later.
         path = self.save(Path(tempfile.mkdtemp(prefix="vit_keras-"), "attention.html"))
         webbrowser.open(path.resolve().as_uri())
         return path
