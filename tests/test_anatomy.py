@@ -605,7 +605,7 @@ def test_what_is_missing_is_said():
 def test_what_is_asked_of_a_model_of_several_frames():
     frames = keras.layers.TimeDistributed(tiny(include_top=False))
     model = keras.Sequential([keras.Input((2, 32, 32, 3)), keras.layers.Rescaling(1 / 127.5, -1), frames])
-    assert anatomy.image_shape(model) == (None, 32, 32, 3) and anatomy.front(model) == []
+    assert anatomy.image_shape(model) == (None, 32, 32, 3) and anatomy.preprocessing_models(model) == []
 
 
 def cut(model):
@@ -746,7 +746,7 @@ def test_why_a_model_is_not_a_classifier():
         (tiny(pooling=None, include_top=False), "its output has the shape (None, 5, 16)"),
         (tiny(include_top=False), "it has no head, and returns 16 features"),
     ):
-        assert anatomy.lack_of_classes(each) == lack
+        assert anatomy.why_not_classifier(each) == lack
         if lack:
             with pytest.raises(ValueError, match=f"{each.name}.*{lack[:8]}"):
                 anatomy.probabilities(each, np.zeros((1, 3)))

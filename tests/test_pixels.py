@@ -116,7 +116,7 @@ def test_check_pixels_and_the_doubt_of_a_model_agree(received):
     images = np.linspace(*received, 50)
     ranges = {"[-1, 1]": (0.5, 0.5), "[0, 1]": (0.0, 1.0), "[0, 255]": (0.0, 1 / 255)}
     for expected, (mean, std) in ranges.items():
-        doubt = Preprocessing(mean=mean, std=std).doubt(images[:, None].repeat(3, axis=1))
+        doubt = Preprocessing(mean=mean, std=std).range_warning(images[:, None].repeat(3, axis=1))
         assert pixels.check_pixels(images, expected) is (doubt is None), (expected, doubt)
     assert pixels.check_pixels(np.array([0.57, 0.87])) and not pixels.check_pixels(np.array([0.1, 0.8]), "[0, 255]")
 

@@ -90,7 +90,7 @@ def feature_maps(
     outputs = [maps, tokens] if prefix else maps  # lists, as a loaded model has
     found = VisionTransformer(vit.input, outputs, name=name or f"{vit.name}-maps")
     found.config, found.origin = _config(vit, last, normalize is not None), getattr(vit, "origin", None)
-    return _after(anatomy.front(model), found)
+    return _after(anatomy.preprocessing_models(model), found)
 
 
 def _check(vit: keras.Model, last: int) -> None:

@@ -170,10 +170,10 @@ class VisionTransformer(FastModel):
         self.check_shape(images)
         if not self.range_checked and concrete(images):
             self.range_checked = True
-            doubt = self._left_to_caller().doubt(keras.ops.convert_to_numpy(images[:8]))
-            if doubt:
+            warning = self._left_to_caller().range_warning(keras.ops.convert_to_numpy(images[:8]))
+            if warning:
                 advice = " model.preprocess(images) converts images to the model's input."
-                warn_caller(doubt + advice)
+                warn_caller(warning + advice)
 
     def _check_type(self, images: Any) -> None:
         if hasattr(images, "row_splits"):
@@ -297,7 +297,7 @@ class VisionTransformer(FastModel):
         model.labels, model.task = labels, task
         model.origin = None if origin is None else str(origin)
         if around is not None:  # a file of 1.0.0 before the first block kept it
-            anatomy.blocks(model)[0].open_around(around)
+            anatomy.blocks(model)[0].open_outer_models(around)
         return model
 
 

@@ -324,7 +324,7 @@ def _native_size(source: Weights | ModelWeights, fields: dict[str, Any], source_
     if grid is not None:
         return image_size_of(grid, source.image_size, fields)
     if source.table is not None:
-        raise ValueError(f"{source.path}: {source.table.question}")
+        raise ValueError(f"{source.path}: {source.table.error}")
     if source.image_size is not None:
         return source.image_size
     stride = patch_stride(fields["patch_size"], fields.get("resnet"))

@@ -85,23 +85,23 @@ def square_with_or_without_a_class_row(family, side):
     shapes = {POSITIONS: (1, side * side, 8), "cls": (1, 1, 8)}
     table = read(shapes, family)
     assert table.grid == (side, side)
-    assert "source_grid=" in table.doubt
+    assert "source_grid=" in table.warning
     assert read(shapes, family, source_grid=(side, side)).layout == Layout(False, False, 0)
-    assert not read(shapes, family, source_grid=(side, side)).doubt
+    assert not read(shapes, family, source_grid=(side, side)).warning
     rectangle = read(shapes, family, source_grid=(side - 1, side + 1))
-    assert (rectangle.grid, rectangle.layout.rows, rectangle.doubt) == ((side - 1, side + 1), 1, "")
+    assert (rectangle.grid, rectangle.layout.rows, rectangle.warning) == ((side - 1, side + 1), 1, "")
     assert read(shapes, family, stated=(side - 1, side + 1)).grid == (side - 1, side + 1)
     told = read(shapes, family, told={"position_prefix": True})
     assert told.grid is None
-    assert "Pass source_grid=" in told.question
-    assert not read(shapes, family, usual={"position_prefix": False, "register_positions": False}).doubt
+    assert "Pass source_grid=" in told.error
+    assert not read(shapes, family, usual={"position_prefix": False, "register_positions": False}).warning
 
 
 def test_two_by_eight_for_such_images_is_a_warning():
     shapes = {POSITIONS: (1, 17, 8), "cls": (1, 1, 8)}
     table = read(shapes, family_named("google"), wanted=(2, 8))
     assert table.grid == (2, 8)
-    assert "source_grid=(2, 8) or source_grid=(4, 4)" in table.doubt
+    assert "source_grid=(2, 8) or source_grid=(4, 4)" in table.warning
     assert read(shapes, family_named("google"), wanted=(2, 8), stated=(4, 4)).grid == (4, 4)  # to be resampled
 
 

@@ -411,7 +411,7 @@ def test_report_of_a_dropped_head(google_npz):
     assert report.fresh == HEAD
     assert sorted(report.ignored) == sorted(HEAD)
     assert report.loaded == len(model.weights) - 2
-    assert "head/kernel, head/bias: not in" in str(report) and report.lack in str(report)
+    assert "head/kernel, head/bias: not in" in str(report) and report.missing in str(report)
     for old, new in zip(before, model.get_layer("head").get_weights()):
         np.testing.assert_array_equal(old, new)
 

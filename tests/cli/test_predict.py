@@ -158,8 +158,8 @@ def test_a_new_head_is_warned_of(model, capsys):
     assert "untrained" not in run(capsys, "one.png", *known).err
     error = run(capsys, "one.png", *known, "--set", "classes=3").err
     report = open_model("four.weights.h5", num_heads=2, classes=3).load_report
-    assert report.lack.startswith("head/kernel, head/bias: not in four.weights.h5; they keep their values")
-    assert f"warning: {report.lack}." in error and report.lack in str(report)
+    assert report.missing.startswith("head/kernel, head/bias: not in four.weights.h5; they keep their values")
+    assert f"warning: {report.missing}." in error and report.missing in str(report)
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def outcome(family, shapes, grid, layout, given):
     )
     if table.grid is None:
         return "asks"
-    if table.doubt:
+    if table.warning:
         return "warns"
     patches = grid[0] * grid[1]
     original = grid

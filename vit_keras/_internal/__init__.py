@@ -1,4 +1,4 @@
-"""What every part of the package uses, and nobody else should: none of it is API.
+"""Helpers for every part of the package. None of them is public.
 
 Checks of arguments, limits on what a file may cost, atomic writes, progress, HTML pages, imports on first use.
 """

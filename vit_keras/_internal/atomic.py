@@ -19,7 +19,7 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-__all__ = ["check_writable", "complete", "delete_left", "naming", "of_the_disk", "put_together", "workspace"]
+__all__ = ["check_writable", "complete", "delete_left", "is_disk_error", "naming", "put_together", "workspace"]
 
 _PREFIX = ".vit_keras-"
 _NAMES = ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EIO")
@@ -161,6 +161,6 @@ def _number(error: BaseException) -> int | None:
     return next((number for number in _OF_THE_DISK if os.strerror(number) in str(error)), None)
 
 
-def of_the_disk(error: BaseException) -> bool:
+def is_disk_error(error: BaseException) -> bool:
     """Return whether an error says that the disk is full, read-only or failed."""
     return isinstance(error, OSError) and _number(error) is not None

@@ -39,11 +39,11 @@ LIMIT_GROUPS = 4 * LIMIT_ARRAYS
 LIMIT_UNPACKED = 1 << 28
 """Bytes to which any file may unpack, however small it is."""
 LIMIT_RATIO = 20
-"""A larger file may unpack to so many times its size. Trained weights do not shrink to less than half."""
+"""A larger file may unpack to this multiple of its size. Trained weights do not shrink to less than half."""
 LIMIT_TEXT = 1 << 24
 """Bytes of JSON: the header of a safetensors file, an index, a configuration."""
 LIMIT_INPUT = 1 << 24
-"""Pixels of the input that a file may ask for: 4096 × 4096. Who builds a model may ask for more."""
+"""Pixels of the input that a file may ask for: 4096 × 4096. Models built in Python may be larger."""
 LIMIT_PATCHES = 1 << 16
 """Patches of that input: 256 × 256."""
 LIMIT_CHANNELS = 4096

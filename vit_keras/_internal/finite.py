@@ -11,12 +11,12 @@ import numpy as np
 from .validate import see
 from .warn import warn_caller
 
-__all__ = ["check_model", "check_outputs", "is_finite", "warn_of"]
+__all__ = ["check_model", "check_outputs", "is_finite", "warn_not_finite"]
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
-def warn_of(path: str | os.PathLike[str] | None, names: Sequence[str], count: int) -> None:
+def warn_not_finite(path: str | os.PathLike[str] | None, names: Sequence[str], count: int) -> None:
     """Warn if weights read from a file are not finite, with the first five names."""
     if names:
         some = f"{', '.join(names[:5])}{' …' if len(names) > 5 else ''}"
@@ -31,7 +31,7 @@ def check_model(path: str | os.PathLike[str], model: keras.Model) -> None:
     weights = [variable for variable in model.weights if keras.backend.standardize_dtype(variable.dtype) in _FLOATS]
     # NumPy takes a few hundredths of a second for a ViT-B/16, and Keras' operations on some backends a few seconds.
     found = [each.path for each in weights if not is_finite(keras.ops.convert_to_numpy(each), each.dtype)]
-    warn_of(path, found, len(weights))
+    warn_not_finite(path, found, len(weights))
 
 
 def is_finite(value: np.ndarray, dtype: str) -> bool:

@@ -1,4 +1,4 @@
-"""Showing, and changing, what the layers compute while they compute it."""
+"""Inspect or replace intermediate tensors while a model computes."""
 
 from __future__ import annotations
 

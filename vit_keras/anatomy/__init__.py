@@ -7,18 +7,17 @@ its outputs are logits, and where its blocks and its head are, so that the whole
 
 from .inputs import (
     batch_preprocessing_of,
-    front,
     image_shape,
     input_range,
     native_size,
     own_preprocessing,
+    preprocessing_models,
     preprocessing_of,
     remember_preprocessing,
 )
 from .outputs import (
     NUMBERS,
     class_names,
-    lack_of_classes,
     last_activation,
     last_layer,
     levels,
@@ -32,6 +31,7 @@ from .outputs import (
     sigmoid,
     softmax,
     task,
+    why_not_classifier,
 )
 from .parts import (
     HEAD,
@@ -68,14 +68,12 @@ __all__ = [
     "dense_layers",
     "final_norm",
     "find_vit",
-    "front",
     "has_attention",
     "has_vit",
     "head_layers",
     "heads",
     "image_shape",
     "input_range",
-    "lack_of_classes",
     "last_activation",
     "last_layer",
     "learner",
@@ -93,6 +91,7 @@ __all__ = [
     "pooling",
     "predictions",
     "prefix_names",
+    "preprocessing_models",
     "preprocessing_of",
     "probabilities",
     "quantization",
@@ -104,4 +103,5 @@ __all__ = [
     "sigmoid",
     "softmax",
     "task",
+    "why_not_classifier",
 ]

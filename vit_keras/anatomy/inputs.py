@@ -112,7 +112,7 @@ def _upstream(tensor):
     return operations[::-1], image
 
 
-def front(model: keras.Model) -> list[keras.Model]:
+def preprocessing_models(model: keras.Model) -> list[keras.Model]:
     """Return the layers before the ViT in a model (preprocessing, augmentation), as a chain of functional models.
 
     Returns:
@@ -122,7 +122,8 @@ def front(model: keras.Model) -> list[keras.Model]:
     Example:
         >>> from vit_keras import vit
         >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
-        >>> len(front(tiny)), len(front(keras.Sequential([keras.layers.RandomFlip(), tiny])))
+        >>> augmented = keras.Sequential([keras.layers.RandomFlip(), tiny])
+        >>> len(preprocessing_models(tiny)), len(preprocessing_models(augmented))
         (0, 1)
     """
     return list(_entry(model).preprocessing_models)

@@ -161,12 +161,12 @@ def output_kind(model: keras.Model) -> str | None:
     return "features" if known else None
 
 
-def lack_of_classes(model: keras.Model) -> str | None:
+def why_not_classifier(model: keras.Model) -> str | None:
     """Return why a model is not a classifier with one output `(batch, classes)`; `None` if it is one.
 
     Example:
         >>> from vit_keras import vit
-        >>> lack_of_classes(vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2, include_top=False))
+        >>> why_not_classifier(vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2, include_top=False))
         'it has no head, and returns 16 features'
     """
     outputs = getattr(checked(model), "outputs", None)
@@ -201,7 +201,7 @@ def probabilities(model: keras.Model, outputs: Any) -> np.ndarray:
         >>> probabilities(tiny, np.zeros((1, 2)))
         array([[0.5, 0.5]], dtype=float32)
     """
-    if lack := lack_of_classes(model):
+    if lack := why_not_classifier(model):
         raise ValueError(f"The model {model.name!r} is not a classifier: {lack}.")
     if task(model) in NUMBERS:
         raise ValueError(
@@ -242,7 +242,7 @@ def predictions(model: keras.Model, outputs: Any) -> np.ndarray:
     """
     if task(model) not in NUMBERS:
         return probabilities(model, outputs)
-    if lack := lack_of_classes(model):
+    if lack := why_not_classifier(model):
         raise ValueError(f"The model {model.name!r} does not predict numbers: {lack}.")
     return as_array(outputs, "float32")
 
@@ -355,10 +355,10 @@ def _give_stored(owners: list[keras.Model]) -> None:
     if block is None:
         return
     for owner in owners:
-        stored = block.around[owner.name] if owner.name in block.opened else None
+        stored = block.outer_models[owner.name] if owner.name in block.unclaimed else None
         if stored is not None and _fit(owner, stored["labels"], stored["task"]):
             owner.labels, owner.task = tuple(stored["labels"]), stored["task"]
-            block.opened.clear()  # the others were not in this file
+            block.unclaimed.clear()  # the others were not in this file
 
 
 def _keeper(owners: list[keras.Model]) -> Any:
@@ -418,8 +418,8 @@ def _give(model: keras.Model, names: Any, task: str) -> None:
         owner.labels, owner.task = names, task
     block = _keeper(owners)
     if block is not None:
-        block.around[model.name] = {"labels": list(names), "task": task}
-        block.opened.discard(model.name)
+        block.outer_models[model.name] = {"labels": list(names), "task": task}
+        block.unclaimed.discard(model.name)
 
 
 def _classifiers(model: keras.Model) -> list[keras.Model]:

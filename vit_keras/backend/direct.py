@@ -2,7 +2,7 @@
 
 Of a small model, two fifths of the time were spent in `Layer.__call__`, some 130 times an image. What it does (casting,
 hooks, regularizers, masks, building, scopes) is looked up at each call. If there is nothing to do, `call` runs alone.
-In any doubt Keras runs as ever. Nothing is recorded, so that nothing can be out of date.
+If a check fails, Keras runs as usual. Nothing is stored, so nothing can be outdated.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Several devices, by one word: `distribute("data")`, `"fsdp"` or `"tensor"` sets what the backend has for it.
+"""Run on several devices: `distribute("data")`, `"fsdp"` or `"tensor"`.
 
-On JAX that is `keras.distribution`: XLA divides one computation among the devices, so that it gives the numbers of one
-device. On TensorFlow it is `tf.distribute.MirroredStrategy`. `docs/scale.md` says what to use when.
+On JAX, this is `keras.distribution`: XLA divides one computation among the devices, so that it gives the numbers of one
+device. On TensorFlow, it is `tf.distribute.MirroredStrategy`. `docs/scale.md` says what to use when.
 """
 
 from __future__ import annotations

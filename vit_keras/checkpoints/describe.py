@@ -205,9 +205,9 @@ def _about_model(weights: Weights) -> dict[str, Any]:
     }
     table = weights.table
     if table is not None:
-        report["grid"] = {"patches": table.grid, "shown_by": table.shown_by, "doubt": table.doubt, **table.fields}
+        report["grid"] = {"patches": table.grid, "shown_by": table.shown_by, "doubt": table.warning, **table.fields}
         if table.grid is None:
-            needed["source_grid"] = f"patches down and across; {table.question}"
+            needed["source_grid"] = f"patches down and across; {table.error}"
     options = {"image_size": size or (64 * stride[0], 64 * stride[1]), "drop_remainder": True}
     pooling = {} if fields.get("include_top") or fields.get("pooling", "token") else {"include_top": False}
     try:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from .._internal.atomic import naming, of_the_disk
+from .._internal.atomic import is_disk_error, naming
 from .._internal.progress import progress_bar
 from . import registry
 from .cache import cached_path, home, is_here, offline
@@ -112,7 +112,7 @@ def _fetch(url: str, part: Path, size: int | None, timeout: float, progress: boo
             if attempt + 1 < ATTEMPTS:
                 time.sleep(PAUSE * 2**attempt)
         except (OSError, EOFError, http.client.HTTPException) as error:
-            if of_the_disk(error):
+            if is_disk_error(error):
                 raise
             problem = error
             if isinstance(error, urllib.error.URLError) and not part.exists():

@@ -3,7 +3,7 @@
 The number of rows is ambiguous: 16 rows are 4 x 4 or 2 x 8 patches, or 3 x 5 patches and a class token. The sources
 are, in this order: the caller's `source_grid`, the grid that the file stores, neighboring files and metadata
 (`config.json`, the registry, our metadata), the image size that the caller wants, and finally the assumption of a
-square grid with the usual tokens. An unknown grid sets `Table.question`, and an uncertain one `Table.doubt`.
+square grid with the usual tokens. An unknown grid sets `Table.error`, and an uncertain one `Table.warning`.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Table:
     patches: int | None
     layout: Layout
     shown_by: str | None  # "source_grid", "file", "config", "image_size" or "square"
-    doubt: str = ""  # the other possible grids, and the argument that decides; or empty
-    question: str = ""  # the missing information, and the argument that supplies it; or empty
+    warning: str = ""  # the other possible grids, and the argument that decides; or empty
+    error: str = ""  # the missing information, and the argument that supplies it; or empty
 
     @property
     def fields(self) -> dict[str, bool]:
@@ -209,8 +209,8 @@ def read(
     if found is None:
         has_convention = bool(usual) or _convention(family) is not None
         table = _guess(rows, believed, wanted, has_convention, family.name in SQUARE)
-        question = _mismatch(rows, believed, possible, "a square grid") + " Pass source_grid=(down, across)."
-        table = dataclasses.replace(table, question="" if table.grid else question)
+        error = _mismatch(rows, believed, possible, "a square grid") + " Pass source_grid=(down, across)."
+        table = dataclasses.replace(table, error="" if table.grid else error)
     else:
         shown_by, grid, layout = found
         table = Table(grid, grid, math.prod(grid), layout, shown_by)
@@ -230,16 +230,16 @@ def _guess(rows: _Rows, believed: list[Layout], wanted: Grid | None, has_convent
     if wanted is not None and (not squares or (wanted != squares[0][1] and not is_square)):
         for layout in believed[:1] if conventional else believed:
             if rows.fit(wanted, layout):
-                doubt = _doubt_of_wanted(rows, wanted, layout, squares)
-                return Table(wanted, wanted, math.prod(wanted), layout, "image_size", doubt)
+                warning = _warn_of_wanted(rows, wanted, layout, squares)
+                return Table(wanted, wanted, math.prod(wanted), layout, "image_size", warning)
     if not squares:
         return Table(None, None, rows.patches(believed[0]), believed[0], None)
     layout, grid = squares[0]
-    doubt = ""
+    warning = ""
     if layout is not believed[0] or (len(squares) > 1 and not has_convention):
         other = believed[0] if layout is not believed[0] else squares[1][0]
-        doubt = _doubt_of_rows(rows, grid, layout, other)
-    return Table(grid, grid, math.prod(grid), layout, "square", doubt)
+        warning = _warn_of_rows(rows, grid, layout, other)
+    return Table(grid, grid, math.prod(grid), layout, "square", warning)
 
 
 def _agreeing(found: list[Layout], told: Mapping[str, Any] | None) -> list[Layout]:
@@ -284,7 +284,7 @@ def _mismatch(rows: _Rows, believed: list[Layout], possible: list[Layout], wante
     return f"it has {_count(rows, believed[0])}, which is not {wanted}{_others(rows, believed, possible)}."
 
 
-def _doubt_of_wanted(rows: _Rows, wanted: Grid, layout: Layout, squares: list[tuple[Layout, Grid]]) -> str:
+def _warn_of_wanted(rows: _Rows, wanted: Grid, layout: Layout, squares: list[tuple[Layout, Grid]]) -> str:
     read_as = f"Its positions are read as {_by(wanted)} patches, the grid of the images that the model is built for"
     if not squares:
         return f"{read_as}. Pass source_grid={wanted} to be sure."
@@ -294,7 +294,7 @@ def _doubt_of_wanted(rows: _Rows, wanted: Grid, layout: Layout, squares: list[tu
     return f"{read_as}. They may also be {_by(square)}{rest}. {advice}"
 
 
-def _doubt_of_rows(rows: _Rows, grid: Grid, layout: Layout, other: Layout) -> str:
+def _warn_of_rows(rows: _Rows, grid: Grid, layout: Layout, other: Layout) -> str:
     return (
         f"Its {rows.learned} positions are read as {_by(grid)} patches {_in_words(layout, rows)}. They may also be "
         f"{rows.patches(other)} patches {_in_words(other, rows)}. Pass source_grid=(down, across) to be sure, "

@@ -71,14 +71,14 @@ class LoadReport:
     published: str | None = None
 
     @property
-    def lack(self) -> str:
+    def missing(self) -> str:
         """The weights that are not in the file, in words; `""` if there are none."""
         names = ", ".join(self.fresh)
         return names and f"{names}: not in {self.source}; they keep their values, which are random in a new model"
 
     def __str__(self) -> str:
         which = f" ({self.key!r}, one of several state dicts)" if self.key else ""
-        lines = [f"Loaded {self.loaded} weights from {self.source}{which}", *self.adapted, self.lack]
+        lines = [f"Loaded {self.loaded} weights from {self.source}{which}", *self.adapted, self.missing]
         if self.assumed:
             values = ", ".join(f"{field}={value!r}" for field, value in self.assumed.items())
             lines.append(f"assumed, as nothing shows it: {values}")
@@ -213,9 +213,6 @@ def fill(
         resize_patches: Whether to resample the patch embedding.
         verify: Whether to read all arrays before the model is changed.
 
-    Returns:
-        A `LoadReport`.
-
     Example:
         >>> from vit_keras import vit
         >>> fill(vit.vit_cifar10(pretrained=False), open_source("vit_cifar10")).loaded
@@ -278,15 +275,15 @@ def fill(
         published=source.published and source.published.name,
     )
     logger.info("%s", report)
-    if source.table is not None and source.table.doubt:
-        warn_caller(f"{source.path}: {source.table.doubt}")
+    if source.table is not None and source.table.warning:
+        warn_caller(f"{source.path}: {source.table.warning}")
     if source.raw_key is not None:
         warn_caller(
             f"{source.path} holds the trained weights and their moving average. The average, {source.key!r}, is read, "
             f"as timm does. Pass key={source.raw_key!r} for the other."
         )
     if isinstance(source, Weights) or isinstance(source.path, str):  # who opened a whole model has warned
-        finite.warn_of(source.path, not_finite, len(plans))
+        finite.warn_not_finite(source.path, not_finite, len(plans))
     return report
 
 
@@ -398,7 +395,7 @@ def _plan_positions(source, vit, shape, source_grid, adapted):
     if old is not None and old != tuple(new):
         _report(adapted, f"position embeddings resampled from {old[0]}×{old[1]} to {new[0]}×{new[1]}")
     if old is None:
-        raise ValueError(source.table.question)  # pyright: ignore[reportOptionalMemberAccess] (without one, old is new)
+        raise ValueError(source.table.error)  # pyright: ignore[reportOptionalMemberAccess] (without one, old is new)
     return lambda value: resize_position_embeddings(
         value, new, prefix_tokens=prefix_tokens, source_grid=old, method=method
     )

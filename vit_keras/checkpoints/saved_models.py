@@ -103,7 +103,7 @@ def _give_names(model: keras.Model) -> None:
     """Let a model take the names that its ViT stores for it, and no model that is made of it later."""
     anatomy.task(model)
     for block in anatomy.blocks(model):
-        block.opened.clear()
+        block.unclaimed.clear()
 
 
 def _from_orbax(path, custom_objects, compile, safe_mode):

@@ -226,7 +226,7 @@ def _warn_of_unstored_fields(path: Path, family: Family, arrays: rules.Arrays, w
     theirs = _facts({**dataclasses.asdict(ViTConfig()), **fields}, weights)
     unstored = [f"{field}={ours[field]!r}" for field in _NOT_IN_ARRAYS if ours[field] != theirs[field]]
     table = grids.read(weights.shapes, family)
-    if grid and table and (table.grid != tuple(grid) or table.doubt):
+    if grid and table and (table.grid != tuple(grid) or table.warning):
         unstored.append(f"source_grid={tuple(grid)}")
     if unstored:
         warn_caller(

@@ -52,7 +52,7 @@ def attention(options: argparse.Namespace) -> None:
         return
     style = options.style or "overlay"
     check_arguments(method, target, style, {})
-    if method in OF_A_CLASS and (lack := anatomy.lack_of_classes(model)):
+    if method in OF_A_CLASS and (lack := anatomy.why_not_classifier(model)):
         others = ", ".join(name for name in METHODS if name not in OF_A_CLASS)
         raise ValueError(
             f"--method {method} needs a classifier, and the model {model.name!r} is not a classifier: {lack}. "
@@ -122,8 +122,8 @@ def open_with_options(options: argparse.Namespace) -> Any:
     settings = loading(options)
     if not is_saved_model(options.model):
         model = as_model(options.model, weights=options.weights, **settings)
-        if (report := getattr(model, "load_report", None)) and report.lack:
-            complain(f"warning: {report.lack}.")
+        if (report := getattr(model, "load_report", None)) and report.missing:
+            complain(f"warning: {report.missing}.")
         return model
     if options.weights is not None:
         raise ValueError(f"{options.model} is a saved model, which has its weights. Remove --weights.")
@@ -323,7 +323,7 @@ def _target(model, name: str | None) -> int | str | None:
     except ValueError:
         if not name.isdecimal():
             raise
-    if lack := anatomy.lack_of_classes(model):
+    if lack := anatomy.why_not_classifier(model):
         raise ValueError(f"The model {model.name!r} has no classes to choose from: {lack}.")
     if int(name) >= model.output_shape[-1]:
         raise ValueError(f"The model has the classes 0 to {model.output_shape[-1] - 1}. Received: --class {name}")
@@ -346,7 +346,7 @@ def _draw_all_methods(model: Any, pictures: _Pictures, target: int | str | None,
     for name, picture in pictures:
         print(printable(name))
         title, of_image = Path(name).name, target
-        if target is not None or not anatomy.lack_of_classes(model):
+        if target is not None or not anatomy.why_not_classifier(model):
             of_image, of_target = _print_target(model, picture, target)
             title = f"{title}: {of_target}"
         title = title.replace("$", r"\$")  # or Matplotlib reads it as a formula

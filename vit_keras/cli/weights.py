@@ -109,8 +109,8 @@ def convert(options: argparse.Namespace) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     names = write(model)
     pairs = [("read", f"{report.source}, {report.loaded:,} weights"), *(("adapted", text) for text in report.adapted)]
-    if report.lack:
-        pairs.append(("new", report.lack))
+    if report.missing:
+        pairs.append(("new", report.missing))
     pairs.append(("wrote", f"{target}, {names}, {megabytes(written[0].stat().st_size)}"))
     print_pairs([*pairs, *(("but", text) for text in _not_stored(model, target))])
 

@@ -150,24 +150,25 @@ class EncoderBlock(Composite):
             None if preprocessing is None else Preprocessing.from_dict(preprocessing)
         )
         # `labels` and `task` of the Keras models around the block, by their names.
-        self.around: dict[str, dict[str, Any]] = {}
-        self.opened: set[str] = set()  # names from a file that no model has claimed yet
-        self.open_around(around)
+        self.outer_models: dict[str, dict[str, Any]] = {}
+        self.unclaimed: set[str] = set()  # names from a file that no model has claimed yet
+        self.open_outer_models(around)
 
-    def open_around(self, around: Any) -> None:
+    def open_outer_models(self, around: Any) -> None:
         """Take the names and tasks that a file stores: a list of dictionaries, or one as in earlier versions."""
         for each in [around] if isinstance(around, dict) else around or ():
             if {"model", "labels", "task"} <= {*each}:
-                self.around[each["model"]] = {"labels": [*each["labels"]], "task": each["task"]}
-                self.opened.add(each["model"])
+                self.outer_models[each["model"]] = {"labels": [*each["labels"]], "task": each["task"]}
+                self.unclaimed.add(each["model"])
 
     def get_config(self) -> dict[str, Any]:
         config, own = super().get_config(), self.preprocessing
         if own is not None and own != GOOGLE.for_channels(own.channels):
             config["preprocessing"] = own.to_dict()
-        if self.around:  # in which Keras has put lists of its own, that no .h5 file is opened with
+        if self.outer_models:  # in which Keras has put lists of its own, that no .h5 file is opened with
             config["around"] = [
-                {"model": name, "labels": [*each["labels"]], "task": each["task"]} for name, each in self.around.items()
+                {"model": name, "labels": [*each["labels"]], "task": each["task"]}
+                for name, each in self.outer_models.items()
             ]
         return config
 

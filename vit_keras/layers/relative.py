@@ -14,7 +14,7 @@ from ..positions import relative_position_index, relative_position_rows, resize_
 from ._ops import constant
 
 _index = functools.lru_cache(relative_position_index)
-"""One array for all blocks of a model, which nobody changes."""
+"""Cached by grid, for all blocks of a model; read-only."""
 
 
 class RelativePositions(Direct):

@@ -252,14 +252,14 @@ class Preprocessing:
         scale, offset = self._affine()
         return float(offset.min()), float((255 * scale + offset).max())
 
-    def doubt(self, inputs: Any) -> str | None:
+    def range_warning(self, inputs: Any) -> str | None:
         """Return why a batch of images does not look like what this preprocessing makes; `None` if it does.
 
         Args:
             inputs: A batch as it goes into a model, `(..., channels)`. Of a constant image nothing is said.
 
         Example:
-            >>> GOOGLE.doubt(np.array([[0.0, 127.0, 255.0]]))
+            >>> GOOGLE.range_warning(np.array([[0.0, 127.0, 255.0]]))
             'The pixels are between 0 and 255. The model was trained with pixels between -1 and 1.'
         """
         inputs = as_array(inputs)

@@ -16,7 +16,7 @@ import keras
 from keras import ops
 
 from .._internal.validate import is_number, one_of
-from ..anatomy import front, has_vit, last_activation, preprocessing_of, task
+from ..anatomy import has_vit, last_activation, preprocessing_models, preprocessing_of, task
 from ..backend import replicas
 from ..backend.guarded import CheckedModel
 from ..backend.keras_internals import policy_of
@@ -232,7 +232,7 @@ def _check_fit(student, teacher) -> None:
 
 def _normalization(model):
     """Return mean and std of a ViT's pixels; `None` for other models, and for layers before the ViT."""
-    if not getattr(model, "outputs", None) or not has_vit(model) or front(model):
+    if not getattr(model, "outputs", None) or not has_vit(model) or preprocessing_models(model):
         return None
     preprocessing = preprocessing_of(model)
     return preprocessing.mean, preprocessing.std

@@ -1,6 +1,6 @@
 """Run a model once and collect the arrays of a plan.
 
-The layers show what they compute (`vit_keras.layers.tap`), so no second model is built, and it does not matter how deep
+The layers show what they compute (`_internal.tap`), so no second model is built, and it does not matter how deep
 the Vision Transformer is nested in another model. The pass is compiled once for a model and a plan.
 """
 

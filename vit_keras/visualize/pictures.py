@@ -128,7 +128,7 @@ class ModelInputs:
 
     def seen_size(self, size: tuple[int, int]) -> tuple[int, int]:
         """Return the size in which the ViT inside sees images of a size; a layer before it may resize them."""
-        entering = [part.output.shape for part in anatomy.front(self.model)[-1:]]
+        entering = [part.output.shape for part in anatomy.preprocessing_models(self.model)[-1:]]
         shapes = [anatomy.find_vit(self.model).input_shape, *entering]
         fixed = [shape[1:3] for shape in shapes if None not in shape[1:3]]
         return tuple(fixed[0]) if fixed else size

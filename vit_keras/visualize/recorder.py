@@ -153,7 +153,7 @@ class Recorder:
 
     def _classes(self, plan: Plan, target: Any, inputs: np.ndarray, labels: Sequence[str] | None) -> np.ndarray:
         """Return the class of each image; -1 for one that the pass itself finds to be the predicted one."""
-        lack = anatomy.lack_of_classes(self.model)
+        lack = anatomy.why_not_classifier(self.model)
         source = anatomy.output_source(self.model)
         if lack and not anatomy.heads(self.vit) and any(layer is source for layer in flat_layers(self.vit)):
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Patch embeddings that are linear layers on flattened patches, `(out, down * across * in)`, and their open question.
+"""Patch embeddings that are linear layers on flattened patches, `(out, down * across * in)`, of unclear channels.
 
 A patch of 16 × 16 pixels in four channels has as many values as one of 32 × 32 pixels in one channel. The number of
 channels has to be known then; with two or three channels there is only one way to read the array.
@@ -48,7 +48,7 @@ def _patch_linear(channels: int | None = None) -> Op:
 
 
 PATCH_LINEAR = _patch_linear()
-"""Reads arrays that leave no question; `settled` answers it for others."""
+"""Reads arrays with only one possible number of channels; `settled` decides the others."""
 
 
 def settled(

@@ -48,7 +48,7 @@ def meaning_of(model: keras.Model) -> Meaning:
         >>> print(meaning_of(vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)))
         task 'single', 2 outputs, '0', '1'
     """
-    if lack := anatomy.lack_of_classes(model):
+    if lack := anatomy.why_not_classifier(model):
         raise ValueError(f"The model {model.name!r} predicts nothing for a table: {lack}.")
     count, task, names = model.output_shape[-1], anatomy.task(model), anatomy.output_names(model)
     if (task, count) == ("single", 1):  # a probability of its own: there is no other class to choose

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..._internal.progress import progress_bar
 from ..._internal.validate import expanded, positive_integer, received
-from ...anatomy import find_vit, front, image_shape
+from ...anatomy import find_vit, image_shape, preprocessing_models
 from ...preprocess import Preprocessing
 from ..data.decoding import report_damaged
 from ..data.listing import pictures_in
@@ -190,7 +190,7 @@ def run_over(
 def _least(model: keras.Model) -> tuple[int, int]:
     """Return the size of the smallest image that a model takes: one patch, or any where something stands before it."""
     config = getattr(find_vit(model), "config", None)
-    return (1, 1) if config is None or front(model) else config.stride
+    return (1, 1) if config is None or preprocessing_models(model) else config.stride
 
 
 def _prepared(

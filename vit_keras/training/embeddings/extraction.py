@@ -12,7 +12,7 @@ import numpy as np
 
 from ..._internal.atomic import complete
 from ..._internal.validate import expanded, one_of
-from ...anatomy import blocks, final_norm, find_vit, front, heads, pooling, preprocessing_of
+from ...anatomy import blocks, final_norm, find_vit, heads, pooling, preprocessing_models, preprocessing_of
 from ...backend.keras_internals import kept, no_gradients
 from ...model import VisionTransformer
 from ...preprocess import Preprocessing
@@ -123,7 +123,7 @@ class Extractor:
     @classmethod
     def of(cls, model: keras.Model, layer: str | None, image_size: Any) -> Extractor:
         """Return the extractor of a layer; see `embed`."""
-        vit, before = find_vit(model), tuple(front(model))
+        vit, before = find_vit(model), tuple(preprocessing_models(model))
         start, parts = model if before else vit, [*before, _tower(vit, layer)]
         if layer is None and len(parts[-1].output_shape) == 3 and (vector := pooling(model)) is not None:
             parts.append(vector)

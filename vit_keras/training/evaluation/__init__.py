@@ -22,10 +22,10 @@ from ...anatomy import (
     class_names,
     has_attention,
     image_shape,
-    lack_of_classes,
     output_names,
     predictions,
     preprocessing_of,
+    why_not_classifier,
 )
 from ...anatomy import task as task_of
 from ...backend import openvino
@@ -250,7 +250,7 @@ def evaluate(
     one_of(errors, "errors", ("raise", "skip"))
     positive_integer(batch_size, "batch_size")
     classifier = as_model(model)
-    if lack := lack_of_classes(classifier):
+    if lack := why_not_classifier(classifier):
         raise ValueError(f"The model {classifier.name!r} is not a classifier: {lack}.")
     columns = {"image_column": image_column, "label_column": label_column, "separator": separator}
     data = _labeled(classifier, folder, images_dir, errors, columns)

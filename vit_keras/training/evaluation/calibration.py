@@ -23,12 +23,12 @@ from ..._internal.validate import as_array
 from ...anatomy import (
     find_vit,
     heads,
-    lack_of_classes,
     last_activation,
     learner,
     output_source,
     preprocessing_of,
     probabilities,
+    why_not_classifier,
 )
 from ...anatomy import task as task_of
 from ...anatomy.outputs import tensor_source
@@ -234,7 +234,7 @@ def calibrate(model: keras.Model, data: Any, *, batch_size: int = 32) -> float:
 
 def _heads(model: keras.Model) -> list[keras.layers.Dense]:
     """Return the layers that make the logits."""
-    if lack := lack_of_classes(model):
+    if lack := why_not_classifier(model):
         raise ValueError(f"Only a classifier can be calibrated. {model.name!r} is not one: {lack}.")
     probabilities(model, np.zeros((1, model.output_shape[-1])))  # raises where there are none
     source = output_source(model)

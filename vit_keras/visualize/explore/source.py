@@ -75,7 +75,7 @@ def _record_prediction(model: Any, images: Any, options: dict[Any, Any]) -> Reco
     # Of a model without a graph only its last layer is known.
     dense = anatomy.output_kind(model) is not None or isinstance(anatomy.last_layer(model), keras.layers.Dense)
     fused = options.get("heads") or options.get("head_fusion")
-    if anatomy.lack_of_classes(model) or not dense or fused or openvino.is_active():
+    if anatomy.why_not_classifier(model) or not dense or fused or openvino.is_active():
         return record(model, images, **options)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "All gradients are zero", UserWarning)
