@@ -17,6 +17,7 @@ from .. import anatomy, layers
 from .._internal.warn import warn_caller
 from ..backend.keras_internals import full_kernel
 from ..config import ViTConfig
+from ..preprocess import Preprocessing
 from . import grids
 from .assumptions import NOTHING
 from .families import Family, family_named
@@ -77,11 +78,11 @@ class ModelWeights(Mapping[str, Any]):
         anatomy.check_settings(vit)
         config = getattr(vit, "config", None) or _infer_plain_config(vit, self.shapes)
         self.architecture: dict[str, Any] = dataclasses.asdict(config)
-        self.preprocessing: Any = anatomy.own_preprocessing(vit)
+        self.preprocessing: Preprocessing = anatomy.own_preprocessing(vit)
         self.task, self.labels = anatomy.task(vit), getattr(vit, "labels", None)  # which a model gets when it is asked
         self.origin: str | None = getattr(vit, "origin", None)
         self.published: None = None
-        self.image_size: Any | tuple[int, int] | None = config.image_size
+        self.image_size: tuple[int, int] | None = config.image_size
         self._adapted = adapted_layers(vit)
         kept = {id(variable) for variable in self.variables.values()}
         for dense in (dense for kernel, dense in self._adapted.items() if kernel in kept):  # whose kernel holds them

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -122,8 +123,8 @@ class TransformerBlock(EncoderBlock):
         self.layernorm1: LayerNormalization = LayerNormalization(epsilon=epsilon, name="LayerNorm_0", **shared)
         self.layernorm2: LayerNormalization = LayerNormalization(epsilon=epsilon, name="LayerNorm_2", **shared)
         self.dropout_layer: Dropout = Dropout(dropout, **shared)
-        self.layerscale1: Any = keras.activations.linear
-        self.layerscale2: Any = keras.activations.linear
+        self.layerscale1: Callable[..., Any] = keras.activations.linear
+        self.layerscale2: Callable[..., Any] = keras.activations.linear
         if layer_scale is not None:
             self.layerscale1 = LayerScale(layer_scale, name="LayerScale_0", **shared)
             self.layerscale2 = LayerScale(layer_scale, name="LayerScale_1", **shared)

@@ -71,7 +71,7 @@ class MixerBlock(EncoderBlock):
                 f"{self.name} needs a fixed number of tokens, because a Mixer has weights for each. Give the model a "
                 f"fixed image size. Received: input shape {tuple(input_shape)}"
             )
-        self.input_spec: Any = keras.layers.InputSpec(shape=(None, tokens, width))
+        self.input_spec: keras.layers.InputSpec = keras.layers.InputSpec(shape=(None, tokens, width))
         self.layernorm1.build(input_shape)
         self.token_mixing.build((input_shape[0], width, tokens))
         self.layernorm2.build(input_shape)

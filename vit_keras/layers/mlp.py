@@ -173,7 +173,7 @@ class LayerScale(Direct, keras.layers.Layer):
 
     def build(self, input_shape: Any) -> None:
         initializer = keras.initializers.Constant(self.initial)
-        self.gamma: Any = self.add_weight(shape=(input_shape[-1],), initializer=initializer, name="gamma")
+        self.gamma: keras.Variable = self.add_weight(shape=(input_shape[-1],), initializer=initializer, name="gamma")
 
     def call(self, inputs: Any) -> Any:
         return inputs * ops.cast(self.gamma, inputs.dtype)

@@ -72,7 +72,7 @@ class AttentionPooling(Composite):
 
     def build(self, input_shape: Any) -> None:
         width = token_width(self, input_shape)
-        self.probe: Any = self.add_weight(shape=(1, 1, width), initializer="glorot_uniform", name="probe")
+        self.probe: keras.Variable = self.add_weight(shape=(1, 1, width), initializer="glorot_uniform", name="probe")
         for layer in (self.att, self.layernorm, self.mlpblock):
             layer.build((None, 1, width))
         self.change_as_configured()

@@ -69,7 +69,7 @@ class AddPositionEmbs(Direct, keras.layers.Layer):
             rows = self.prefix_tokens + math.prod(self.grid)
         if rows is None:
             raise ValueError(f"{self.name} needs a fixed number of tokens. Received: input shape {input_shape}")
-        self.pe: Any = self.add_weight(
+        self.pe: keras.Variable = self.add_weight(
             shape=(1, rows, width),
             initializer=keras.initializers.RandomNormal(stddev=0.02),
             name="pos_embedding",

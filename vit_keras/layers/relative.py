@@ -6,6 +6,7 @@ import functools
 import math
 from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -37,7 +38,7 @@ class RelativePositions(Direct):
                 f"{tokens} tokens"
             )
         self._relative_index = _index(self.relative_grid, self.relative_prefix)
-        self.relative_position_bias: Any = self.add_weight(
+        self.relative_position_bias: keras.Variable = self.add_weight(
             shape=(relative_position_rows(self.relative_grid, self.relative_prefix), self.num_heads),
             initializer="zeros",
             name="relative_position_bias",

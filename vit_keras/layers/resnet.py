@@ -59,7 +59,7 @@ class StdConv2D(keras.layers.Conv2D):
         if kwargs["data_format"] != "channels_last":
             raise ValueError(f"StdConv2D takes data_format='channels_last'. Received: {kwargs['data_format']!r}")
         super().__init__(filters, kernel_size, strides=strides, **kwargs)
-        self.numerics: Any = _known_numerics(numerics)
+        self.numerics: str = _known_numerics(numerics)
 
     def add_weight(self, *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("name") == "kernel":  # it must reach `convolution_op` before it is rounded to half precision
@@ -164,7 +164,7 @@ class ResidualUnit(keras.layers.Layer):
             )
         self.filters = filters
         self.strides = strides
-        self.numerics: Any = _known_numerics(numerics)
+        self.numerics: str = _known_numerics(numerics)
 
     def build(self, input_shape: Any) -> None:
         if len(input_shape) != 4 or input_shape[-1] is None:
@@ -176,7 +176,7 @@ class ResidualUnit(keras.layers.Layer):
         self._add("1", 1, 1, channels, self.filters)
         self._add("2", 3, self.strides, self.filters, self.filters)
         self._add("3", 1, 1, self.filters, wide)
-        self.has_projection: Any = channels != wide or self.strides != 1
+        self.has_projection: bool = channels != wide or self.strides != 1
         if self.has_projection:
             self._add("_proj", 1, self.strides, channels, wide)
 

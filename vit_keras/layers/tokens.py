@@ -31,7 +31,7 @@ class ClassToken(Direct, keras.layers.Layer):
 
     def build(self, input_shape: Any) -> None:
         self.hidden_size: int = token_width(self, input_shape)
-        self.cls: Any = self.add_weight(shape=(1, 1, self.hidden_size), initializer="zeros", name="cls")
+        self.cls: keras.Variable = self.add_weight(shape=(1, 1, self.hidden_size), initializer="zeros", name="cls")
 
     def call(self, inputs: Any) -> Any:
         cls = ops.cast(self.cls, inputs.dtype)
@@ -74,7 +74,7 @@ class RegisterTokens(Direct, keras.layers.Layer):
 
     def build(self, input_shape: Any) -> None:
         shape = (1, self.count, token_width(self, input_shape))
-        self.registers: Any = self.add_weight(
+        self.registers: keras.Variable = self.add_weight(
             shape=shape, initializer=keras.initializers.RandomNormal(stddev=0.02), name="registers"
         )
 
@@ -118,7 +118,7 @@ class PatchDropout(keras.layers.Layer):
         self.rate = rate
         self.prefix_tokens = prefix_tokens
         self.seed = seed
-        self.seed_generator: Any = keras.random.SeedGenerator(seed)
+        self.seed_generator: keras.random.SeedGenerator = keras.random.SeedGenerator(seed)
 
     def build(self, input_shape: Any) -> None:
         token_width(self, input_shape)

@@ -24,7 +24,7 @@ class AddTextPositions(keras.layers.Layer):
 
     def build(self, input_shape: Any) -> None:
         shape = (1, self.context_length, token_width(self, input_shape))
-        self.pe: Any = self.add_weight(
+        self.pe: keras.Variable = self.add_weight(
             shape=shape, initializer=keras.initializers.RandomNormal(stddev=0.01), name="pos_embedding"
         )
 
@@ -70,7 +70,7 @@ class TextPooling(keras.layers.Layer):
 
     def __init__(self, pooling: str, eos_id: int | None = None, **kwargs: Any):
         super().__init__(**kwargs)
-        self.pooling: Any = one_of(pooling, "pooling", POOLINGS)
+        self.pooling: str = one_of(pooling, "pooling", POOLINGS)
         self.eos_id = eos_id
 
     def call(self, inputs: Any, ids: Any) -> Any:

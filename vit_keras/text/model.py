@@ -94,7 +94,7 @@ class ImageText(CheckedModel):
         usual_scale, usual_bias = LOSSES[one_of(loss, "loss", LOSSES)]
         self.loss_kind = loss
         self.image, self.text, self.tokenizer = image, text, tokenizer
-        self.dtype_policy: Any = policy_of(image)  # by which Keras scales the loss
+        self.dtype_policy = policy_of(image)  # by which Keras scales the loss
         scale = usual_scale if logit_scale is None else logit_scale
         bias = usual_bias if logit_bias is None else logit_bias
         self.logit_scale = self._number("logit_scale", scale)

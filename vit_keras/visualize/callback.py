@@ -103,7 +103,7 @@ class AttentionMapCallback(keras.callbacks.Callback):
         self.options: dict[str, Any] = {"method": method, "target": target, "style": style, **options}
         self.paths: list[Path] = []
         self._open = None if tensorboard is None else _tensorboard(expanded(tensorboard))
-        self._writer: Any = None
+        self._writer = None
         self._begun = False
         self._warned: set[str] = set()
 

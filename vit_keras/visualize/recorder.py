@@ -96,7 +96,7 @@ class Recorder:
         rows: str | None = None,
     ):
         self.model: keras.Model = anatomy.learner(model)
-        self.vit: Any = anatomy.find_vit(model)
+        self.vit: keras.Model = anatomy.find_vit(model)
         self.grid = grid
         count = len(anatomy.attention_blocks(self.vit))
         fusion = head_fusion if heads is None else heads
