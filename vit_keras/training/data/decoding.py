@@ -38,15 +38,7 @@ _FORMAT = 1  # version of the files of the cache
 
 
 class Decoder:
-    """Decoder of a file to pixels: as the preprocessing does in evaluation (`plain`), or with room for random crops.
-
-    Args:
-        preprocessing: How an image is resized; with a size.
-        roomy: Whether images are kept larger than that size, for random crops.
-
-    Raises:
-        ValueError: The preprocessing has no size.
-    """
+    """Decoder of a file to pixels: as the preprocessing does in evaluation (`plain`), or with room for random crops."""
 
     roomy: bool
     size: tuple[int, int]
@@ -90,11 +82,7 @@ class Decoder:
 
 
 def size_of(preprocessing: Preprocessing) -> tuple[int, int]:
-    """Return the size, `(height, width)`, that a preprocessing brings images to.
-
-    Raises:
-        ValueError: It has none.
-    """
+    """Return the `(height, width)` that a preprocessing brings images to; raise a `ValueError` if it has none."""
     if preprocessing.image_size is None:
         raise ValueError(
             "Images for training need one size, and the preprocessing has none. Pass "
@@ -222,22 +210,7 @@ def _decode_all(paths: list[Path], decoder: Decoder, file: Any, workers: int, pr
 
 
 def report_damaged(failures: Sequence[tuple[Path | str, str]], pictures: int, errors: str) -> None:
-    """Raise an error for damaged images, or warn that they are left out.
-
-    Args:
-        failures: The damaged files, and what is wrong with each.
-        pictures: Number of images in all, damaged or not.
-        errors: `"raise"` or `"skip"`.
-
-    Raises:
-        ValueError: There are damaged images and `errors` is `"raise"`, or there are no others.
-
-    Warns:
-        UserWarning: Damaged images are left out.
-
-    Example:
-        >>> report_damaged([], 3, "raise")
-    """
+    """Raise a `ValueError` for damaged images, or warn that they are left out of this number of images."""
     if failures and (errors == "raise" or len(failures) == pictures):
         (path, text), others = failures[0], len(failures) - 1
         text = text if str(path) in text else f"{path}: {text}"

@@ -14,11 +14,7 @@ __all__ = ["ReadAhead", "SetEpoch"]
 
 
 class SetEpoch(keras.callbacks.Callback):
-    """A callback that tells a dataset the epoch, also after `fit(initial_epoch=…)` and `BackupAndRestore`.
-
-    Args:
-        data: Anything with an attribute `epoch`.
-    """
+    """A callback that tells a dataset the epoch, also after `fit(initial_epoch=…)` and `BackupAndRestore`."""
 
     def __init__(self, data: Any):
         super().__init__()
@@ -29,11 +25,7 @@ class SetEpoch(keras.callbacks.Callback):
 
 
 class ReadAhead:
-    """The batches of one epoch in the dataset's order. Threads prepare the next ones while one is used.
-
-    The first number that is asked for gets the first batch, and so on. A number asked for again gets its own batch
-    again.
-    """
+    """The batches of an epoch in the dataset's order, whatever number asks for them; threads prepare the next ones."""
 
     data: Any
     epoch: int

@@ -52,12 +52,7 @@ A translation of 32 pixels is meant for 224, so here it is a seventh of the side
 
 
 def trivial_augment(image: Image.Image, rng: np.random.Generator) -> Image.Image:
-    """Return an image to which one of `OPERATIONS` was applied.
-
-    Args:
-        image: In 8 bits, gray or RGB.
-        rng: Source of randomness.
-    """
+    """Return an image, gray or RGB, to which one of `OPERATIONS` was applied."""
     operation = list(OPERATIONS.values())[rng.integers(len(OPERATIONS))]
     strength = rng.integers(_STRENGTHS) / (_STRENGTHS - 1)
     return operation(image, strength if rng.random() < 0.5 else -strength)

@@ -154,12 +154,7 @@ def temperature(probabilities: Any, labels: Any) -> float:
 
 
 def tempered(probabilities: np.ndarray, by: float | np.ndarray, task: str = "single") -> np.ndarray:
-    """Return the probabilities of a model whose logits are divided by a temperature, or by one for each image `(n, 1)`.
-
-    Example:
-        >>> tempered(np.array([[0.8, 0.2]]), 2.0).round(3)
-        array([[0.667, 0.333]])
-    """
+    """Return the probabilities of a model whose logits are divided by a temperature, or by each image's `(n, 1)`."""
     task = "multi" if _are_sigmoids(probabilities) else task
     return (_sigmoid if task == "multi" else _softmax)(_logits(probabilities, task) / by)
 

@@ -13,7 +13,7 @@ from ...opening import resize
 from ..data.dataset import ImageFolder
 from ..embeddings import embed
 
-__all__ = ["Frozen"]
+__all__ = ["FrozenFeatures"]
 
 MOST_WORK = 1e8
 """Images × features × classes up to which a linear probe takes seconds rather than minutes."""
@@ -23,14 +23,8 @@ SHARE = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
-class Frozen:
-    """Outputs of a model that has not learned the images.
-
-    Attributes:
-        rows: The numbers of the images in the data, in a random order.
-        features: `(images, width)`.
-        seconds: The time that it took.
-    """
+class FrozenFeatures:
+    """Features `(images, width)` of a model that has not learned the images, by their rows, in a random order."""
 
     rows: np.ndarray
     features: np.ndarray
@@ -39,16 +33,8 @@ class Frozen:
     @classmethod
     def of(
         cls, given: keras.Model, train: ImageFolder, held_out: ImageFolder, *, seconds: float | None, seed: int
-    ) -> Frozen:
-        """Compute the features of the images.
-
-        Args:
-            given: The model before its training, for images of any size.
-            train: The images to learn from; with those held out, all that there are.
-            held_out: The images held out.
-            seconds: The time limit of the whole training; `None` for no limit.
-            seed: Which images are left out if the time is too short for all.
-        """
+    ) -> FrozenFeatures:
+        """Compute the features of all images, or of a random part within a share of the time limit."""
         begun, model = time.monotonic(), resize(find_vit(given), train.image_size)
         order = np.random.default_rng(seed).permutation(len(train.paths) + len(held_out.paths))
 
