@@ -199,7 +199,7 @@ class _Ensemble:
     progress: bool
 
     def predict(self, paths: list[Path], check: Callable[[Meaning], Any]) -> tuple[np.ndarray, Meaning]:
-        """Return the mean prediction of each image, float64 `(n, outputs)`, and its meaning, which `check` sees first."""
+        """Return the mean prediction of each image, float64 `(n, outputs)`, and its meaning if `check` accepts it."""
         total, decoded = np.zeros(()), {}
         meanings: list[Meaning] = []
         failed: dict[Path, str] = {}  # a size that an image cannot be resized to fails alone
