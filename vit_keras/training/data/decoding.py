@@ -38,24 +38,13 @@ _FORMAT = 1  # version of the files of the cache
 
 
 class Decoder:
-    """Decoder of a file to pixels: as the preprocessing does in evaluation (`plain`), or with room for random crops.
-
-    Args:
-        preprocessing: How an image is resized; with a size.
-        roomy: Whether images are kept larger than that size, for random crops.
-
-    Raises:
-        ValueError: The preprocessing has no size.
-    """
-
-    roomy: bool
-    size: tuple[int, int]
+    """Decoder of a file to pixels: as the preprocessing does in evaluation (`plain`), or with room for random crops."""
 
     def __init__(self, preprocessing: Preprocessing, roomy: bool):
         check_readable(preprocessing.channels)
-        self.preprocessing: Preprocessing = preprocessing.replace(mean=0.0, std=1 / 255)  # pixels stay as they are
+        self.preprocessing = preprocessing.replace(mean=0.0, std=1 / 255)  # pixels stay as they are
         self.size, self.roomy = size_of(preprocessing), roomy
-        self.shortest: int = math.ceil(_ROOM * max(self.size))
+        self.shortest = math.ceil(_ROOM * max(self.size))
 
     def __call__(self, path: Any) -> np.ndarray:
         return self.with_room(path) if self.roomy else self.plain(path)
@@ -90,11 +79,7 @@ class Decoder:
 
 
 def size_of(preprocessing: Preprocessing) -> tuple[int, int]:
-    """Return the size, `(height, width)`, that a preprocessing brings images to.
-
-    Raises:
-        ValueError: It has none.
-    """
+    """Return the size, `(height, width)`, that a preprocessing brings images to; raise an error if it has none."""
     if preprocessing.image_size is None:
         raise ValueError(
             "Images for training need one size, and the preprocessing has none. Pass "
@@ -106,15 +91,10 @@ def size_of(preprocessing: Preprocessing) -> tuple[int, int]:
 class Pictures:
     """The pixels of image files by number: mapped into memory where they are kept, or else decoded each time."""
 
-    decoder: Decoder
-    failures: dict[Path, str]
-    paths: list[Path]
-    store: np.ndarray | None
-
     def __init__(self, paths: list[Path], decoder: Decoder, decoded: _Decoded, store: np.ndarray | None):
         self.paths, self.decoder, self.store, self.failures = paths, decoder, store, decoded.failures
-        self.shapes: list[tuple[int, ...]] = decoded.shapes
-        self.starts: np.ndarray = np.cumsum([0, *(math.prod(shape) for shape in decoded.shapes)], dtype="int64")[:-1]
+        self.shapes = decoded.shapes
+        self.starts = np.cumsum([0, *(math.prod(shape) for shape in decoded.shapes)], dtype="int64")[:-1]
 
     def select(self, numbers: np.ndarray) -> Pictures:
         """Return only these images, in this order."""
@@ -221,24 +201,9 @@ def _decode_all(paths: list[Path], decoder: Decoder, file: Any, workers: int, pr
     return decoded
 
 
-def report_damaged(failures: Sequence[tuple[Path | str, str]], pictures: int, errors: str) -> None:
-    """Raise an error for damaged images, or warn that they are left out.
-
-    Args:
-        failures: The damaged files, and what is wrong with each.
-        pictures: Number of images in all, damaged or not.
-        errors: `"raise"` or `"skip"`.
-
-    Raises:
-        ValueError: There are damaged images and `errors` is `"raise"`, or there are no others.
-
-    Warns:
-        UserWarning: Damaged images are left out.
-
-    Example:
-        >>> report_damaged([], 3, "raise")
-    """
-    if failures and (errors == "raise" or len(failures) == pictures):
+def report_damaged(failures: Sequence[tuple[Path | str, str]], total: int, errors: str) -> None:
+    """Raise an error for damaged images, or warn that they are left out; `total` counts these and the others."""
+    if failures and (errors == "raise" or len(failures) == total):
         (path, text), others = failures[0], len(failures) - 1
         text = text if str(path) in text else f"{path}: {text}"
         more = f" There {'is 1' if others == 1 else f'are {others:,}'} more." if others else ""

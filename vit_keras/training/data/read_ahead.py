@@ -14,11 +14,7 @@ __all__ = ["ReadAhead", "SetEpoch"]
 
 
 class SetEpoch(keras.callbacks.Callback):
-    """A callback that tells a dataset the epoch, also after `fit(initial_epoch=…)` and `BackupAndRestore`.
-
-    Args:
-        data: Anything with an attribute `epoch`.
-    """
+    """A callback that tells a dataset the epoch, also after `fit(initial_epoch=…)` and `BackupAndRestore`."""
 
     def __init__(self, data: Any):
         super().__init__()
@@ -29,29 +25,20 @@ class SetEpoch(keras.callbacks.Callback):
 
 
 class ReadAhead:
-    """The batches of one epoch in the dataset's order. Threads prepare the next ones while one is used.
-
-    The first number that is asked for gets the first batch, and so on. A number asked for again gets its own batch
-    again.
-    """
-
-    data: Any
-    epoch: int
-    stop: Any
-    submitted: int
+    """The batches of one epoch in the dataset's order, whatever the indices; threads prepare the next ones."""
 
     def __init__(self, data: Any, epoch: int):
         self.data, self.epoch = data, epoch
         self.place: dict[int, int] = {}
         self.waiting: dict[int, Future[Any]] = {}
         self.submitted = 0
-        self.lock: threading.Lock = threading.Lock()
+        self.lock = threading.Lock()
         self.pool = ThreadPoolExecutor(data.threads, "vit_keras-data") if data.threads else None
         if self.pool:  # when this object goes, or at Python's exit before its modules go
             self.stop = weakref.finalize(self, self.pool.shutdown, wait=False, cancel_futures=True)
 
     def get(self, index: int) -> tuple[np.ndarray, ...]:
-        """Return a batch."""
+        """Return the first batch for the first index, and so on; for an index that was asked for, its batch again."""
         with self.lock:
             place = self.place.setdefault(index, len(self.place))
             while self.pool and self.submitted < min(place + self.data.threads + 2, len(self.data)):
