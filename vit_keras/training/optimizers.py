@@ -208,13 +208,13 @@ class Layerwise(_Optimizer):
         self.layer_decay = layer_decay
         self.unfreeze_at = starts
         # A variable, because compiled steps must see it change.
-        self.span = self.add_variable((2,), dtype="int", name="span")
-        self.awaits_horizon = False
+        self.span: keras.Variable = self.add_variable((2,), dtype="int", name="span")
+        self.awaits_horizon: bool = False
         self._rate_now = None
         self._take_span()
 
     def _take_span(self) -> None:
-        self.has_horizon = False
+        self.has_horizon: bool = False
         if self.schedule is not None and not self.needs_horizon:
             self._set_span(0, self.schedule.steps)
 

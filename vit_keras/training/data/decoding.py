@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import functools
 import hashlib
@@ -12,7 +11,7 @@ import math
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -37,14 +36,18 @@ _PATIENCE = 3.0  # seconds of decoding before there is a bar
 _FORMAT = 1  # version of the files of the cache
 
 
+@dataclasses.dataclass
 class Decoder:
     """Decoder of a file to pixels: as the preprocessing does in evaluation (`plain`), or with room for random crops."""
 
-    def __init__(self, preprocessing: Preprocessing, roomy: bool):
-        check_readable(preprocessing.channels)
-        self.preprocessing = preprocessing.replace(mean=0.0, std=1 / 255)  # pixels stay as they are
-        self.size, self.roomy = size_of(preprocessing), roomy
-        self.shortest = math.ceil(_ROOM * max(self.size))
+    preprocessing: Preprocessing
+    roomy: bool
+
+    def __post_init__(self) -> None:
+        check_readable(self.preprocessing.channels)
+        self.preprocessing = self.preprocessing.replace(mean=0.0, std=1 / 255)  # pixels stay as they are
+        self.size: tuple[int, int] = size_of(self.preprocessing)
+        self.shortest: int = math.ceil(_ROOM * max(self.size))
 
     def __call__(self, path: Any) -> np.ndarray:
         return self.with_room(path) if self.roomy else self.plain(path)
@@ -88,20 +91,21 @@ def size_of(preprocessing: Preprocessing) -> tuple[int, int]:
     return preprocessing.image_size
 
 
+@dataclasses.dataclass
 class Pictures:
     """The pixels of image files by number: mapped into memory where they are kept, or else decoded each time."""
 
-    def __init__(self, paths: list[Path], decoder: Decoder, decoded: _Decoded, store: np.ndarray | None):
-        self.paths, self.decoder, self.store, self.failures = paths, decoder, store, decoded.failures
-        self.shapes = decoded.shapes
-        self.starts = np.cumsum([0, *(math.prod(shape) for shape in decoded.shapes)], dtype="int64")[:-1]
+    paths: list[Path]
+    decoder: Decoder
+    failures: dict[Path, str]
+    shapes: list[tuple[int, ...]]
+    starts: np.ndarray
+    store: np.ndarray | None
 
     def select(self, numbers: np.ndarray) -> Pictures:
         """Return only these images, in this order."""
-        chosen = copy.copy(self)
-        chosen.paths, chosen.shapes = [self.paths[n] for n in numbers], [self.shapes[n] for n in numbers]
-        chosen.starts = self.starts[numbers]
-        return chosen
+        paths, shapes = [self.paths[n] for n in numbers], [self.shapes[n] for n in numbers]
+        return dataclasses.replace(self, paths=paths, shapes=shapes, starts=self.starts[numbers])
 
     def __getitem__(self, index: int) -> np.ndarray:
         if self.store is None:
@@ -120,6 +124,18 @@ class _Decoded:
     shapes: list[tuple[int, ...]] = dataclasses.field(default_factory=list)
     failures: dict[Path, str] = dataclasses.field(default_factory=dict)
 
+    def pictures(self, paths: list[Path], decoder: Decoder, file: Any = None) -> Pictures:
+        """Return the images, whose pixels are in a file, one after another, or are decoded each time."""
+        starts, store = np.cumsum([0, *map(math.prod, self.shapes)], dtype="int64"), None
+        if file is not None:
+            store = np.memmap(file, "uint8", "r") if starts[-1] else np.empty(0, "uint8")
+        return Pictures(paths, decoder, self.failures, self.shapes, starts[:-1], store)
+
+
+def fingerprint(paths: Iterable[Path]) -> str:
+    """Return a text that changes with any of the files: with its path, size or time of change."""
+    return json.dumps([(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths])
+
 
 def decoded_pictures(paths: list[Path], decoder: Decoder, cache: Any, workers: int, progress: bool) -> Pictures:
     """Decode all files once: into a file or, with `cache=False`, only to find the damaged ones."""
@@ -133,20 +149,19 @@ def decoded_pictures(paths: list[Path], decoder: Decoder, cache: Any, workers: i
             )
             cache = False
     if cache is False:
-        return Pictures(paths, decoder, _decode_all(paths, decoder, None, workers, progress), None)
+        return _decode_all(paths, decoder, None, workers, progress).pictures(paths, decoder)
     if cache != "auto":
         folder = expanded(path_text(cache, "cache", "'auto', a folder or False"))
         return _kept(paths, decoder, folder, workers, progress)
     with naming(f"the decoded images to {tempfile.gettempdir()}"), tempfile.TemporaryFile(prefix="vit_keras-") as file:
         decoded = _decode_all(paths, decoder, file, workers, progress)
-        return Pictures(paths, decoder, decoded, _mapped(file, decoded))  # the array keeps the file's content
+        return decoded.pictures(paths, decoder, file)  # whose array keeps the file's content
 
 
 def _kept(paths: list[Path], decoder: Decoder, folder: Path, workers: int, progress: bool) -> Pictures:
     """Keep the pixels in a folder, under a name that changes with the files and with how they are decoded."""
     folder.mkdir(parents=True, exist_ok=True)
-    files = [(str(path.resolve()), (info := path.stat()).st_size, info.st_mtime_ns) for path in paths]
-    key = hashlib.sha256((decoder.key() + json.dumps(files)).encode()).hexdigest()[:32]
+    key = hashlib.sha256((decoder.key() + fingerprint(paths)).encode()).hexdigest()[:32]
     pixels, index = folder / f"{key}.pixels", folder / f"{key}.json"
     if pixels.exists() and index.exists() and not _are_repaired(paths, decoder, index):
         delete_left(folder)
@@ -158,17 +173,13 @@ def _kept(paths: list[Path], decoder: Decoder, folder: Path, workers: int, progr
             part.write_text(json.dumps({"shapes": decoded.shapes, "failures": failures}), encoding="utf-8")
     found = json.loads(index.read_text(encoding="utf-8"))
     decoded = _Decoded(list(map(tuple, found["shapes"])), {paths[n]: text for n, text in found["failures"]})
-    return Pictures(paths, decoder, decoded, _mapped(pixels, decoded))
+    return decoded.pictures(paths, decoder, pixels)
 
 
 def _are_repaired(paths: list[Path], decoder: Decoder, index: Path) -> bool:
     """Return whether an image can be decoded that could not be when it was kept, such as a file of other rights."""
     failures = json.loads(index.read_text(encoding="utf-8"))["failures"]
     return any(not isinstance(_attempt(paths[number], decoder), str) for number, _ in failures)
-
-
-def _mapped(file: Any, decoded: _Decoded) -> np.ndarray:
-    return np.memmap(file, "uint8", "r") if any(map(math.prod, decoded.shapes)) else np.empty(0, "uint8")
 
 
 def _attempt(path: Path, decoder: Decoder) -> np.ndarray | str:
