@@ -24,14 +24,14 @@ class Horizon(keras.callbacks.Callback):
 
     def set_model(self, model: Any) -> None:
         super().set_model(model)
-        optimizer = self._optimizer()
+        optimizer = _layerwise(self.model)
         if optimizer is not None:
             optimizer.awaits_horizon = True
             check_before_training(self.model)  # a model from a file has lost it
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._begun = False
-        optimizer = self._optimizer()
+        optimizer = _layerwise(self.model)
         if optimizer is not None and self.params["steps"] is None and optimizer.needs_horizon:
             optimizer.awaits_horizon = False
             raise ValueError(
@@ -41,18 +41,15 @@ class Horizon(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         # Not earlier: only here the number of the first epoch is known, and no step has run yet.
-        optimizer, steps = self._optimizer(), self.params["steps"]
+        optimizer, steps = _layerwise(self.model), self.params["steps"]
         if optimizer is not None and steps is not None and not self._begun:
             optimizer.begin(self.params["epochs"] * steps, done=epoch * steps)
         self._begun = True
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        optimizer = self._optimizer()
+        optimizer = _layerwise(self.model)
         if logs is not None and optimizer is not None:
             logs["learning_rate"] = float(ops.convert_to_numpy(optimizer.learning_rate))
-
-    def _optimizer(self) -> Layerwise | None:
-        return _layerwise(self.model)
 
 
 def check_before_training(model: keras.Model) -> None:

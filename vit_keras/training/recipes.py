@@ -171,7 +171,7 @@ class Recipe:
             "lora_projections": tuple(names) if isinstance(names, (tuple, list)) else (names,),
         }
         if isinstance(self.augmentation, Mapping):
-            converted["augmentation"] = Augmentation.from_dict(self.augmentation)
+            converted["augmentation"] = Augmentation().replace(**self.augmentation)
         for field, value in converted.items():
             object.__setattr__(self, field, value)
         if not isinstance(self.augmentation, (Augmentation, type(None))):
@@ -268,27 +268,26 @@ class Recipe:
         if not isinstance(model, keras.Model):
             raise TypeError(f"model must be a Keras model. Received: {type(model).__name__}")
         with replicas.scope_of(model):
-            self._compile(model, data, loss=loss, metrics=metrics, batch_size=batch_size, steps=steps, options=options)
-
-    def _compile(self, model, data, *, loss, metrics, batch_size, steps, options):
-        replicas.check_accumulation(self.accumulate)
-        batch_size, labels = (batch_size, None) if data is None else self._check(model, data, loss, batch_size)
-        ensure_built(model)
-        metrics = metrics if isinstance(metrics, dict) else keras.tree.flatten(metrics or [])
-        own_loss = type(model).compute_loss is not keras.Model.compute_loss
-        learns_labels = isinstance(model, Distillation) or not own_loss
-        if loss is None and learns_labels:
-            loss, right = loss_and_accuracy(anatomy.learner(model), labels, self.loss == "binary", self.label_smoothing)
-            metrics = [right if metric == "accuracy" else metric for metric in keras.tree.flatten(metrics)]
-            metrics = [metric for metric in metrics if metric is not None]
-        elif not learns_labels and not isinstance(metrics, dict):
-            metrics = [metric for metric in metrics if metric != "accuracy"]
-        self._prepare(model, own_loss)
-        optimizer = self.for_model(model).make_optimizer(batch_size, steps)
-        if options.get("auto_scale_loss", True) and policy_of(model).name == "mixed_float16":
-            optimizer = keras.optimizers.LossScaleOptimizer(optimizer, name="loss_scale_optimizer")  # as Keras does
-        model.compile(optimizer=optimizer, loss=loss, metrics=metrics or None, **options)
-        check_before_training(model)
+            replicas.check_accumulation(self.accumulate)
+            batch_size, labels = (batch_size, None) if data is None else self._check(model, data, loss, batch_size)
+            ensure_built(model)
+            metrics = metrics if isinstance(metrics, dict) else keras.tree.flatten(metrics or [])
+            own_loss = type(model).compute_loss is not keras.Model.compute_loss
+            learns_labels = isinstance(model, Distillation) or not own_loss
+            if loss is None and learns_labels:
+                loss, right = loss_and_accuracy(
+                    anatomy.learner(model), labels, self.loss == "binary", self.label_smoothing
+                )
+                metrics = [right if metric == "accuracy" else metric for metric in keras.tree.flatten(metrics)]
+                metrics = [metric for metric in metrics if metric is not None]
+            elif not learns_labels and not isinstance(metrics, dict):
+                metrics = [metric for metric in metrics if metric != "accuracy"]
+            self._prepare(model, own_loss)
+            optimizer = self.for_model(model).make_optimizer(batch_size, steps)
+            if options.get("auto_scale_loss", True) and policy_of(model).name == "mixed_float16":
+                optimizer = keras.optimizers.LossScaleOptimizer(optimizer, name="loss_scale_optimizer")  # as Keras does
+            model.compile(optimizer=optimizer, loss=loss, metrics=metrics or None, **options)
+            check_before_training(model)
 
     def _check(self, model, data, loss, batch_size):
         """Check the data, and return the batch size and the labels of the first batch."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -278,28 +278,9 @@ class Augmentation:
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as plain JSON.
-
-        Example:
-            >>> Augmentation(rand_augment=(2, 9)).to_dict()["rand_augment"]
-            [2, 9.0]
-        """
+        """Return the fields as plain JSON; `Augmentation(**…)` is the inverse."""
         fields = dataclasses.asdict(self)
         return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Augmentation:
-        """Invert `to_dict`. A field that is left out has its default.
-
-        Raises:
-            ValueError: A field does not exist, or a value is out of range.
-
-        Example:
-            >>> Augmentation.from_dict(Augmentation().to_dict()) == Augmentation()
-            True
-        """
-        check_fields(cls, fields)
-        return cls(**fields)
 
 
 def _numbers(pair: Any, name: str) -> tuple[float, float]:

@@ -127,16 +127,13 @@ def linear_probe(
     if validation is not None:
         validation = _checked(*validation, "validation features", width=features.shape[1])
         check_labels(validation[1], classes)
-    elif decay is None:
-        held = _a_fifth_of_each(labels, seed)
-        if not held.any():  # one image of each class: none to choose by
-            return linear_probe(features, labels, classes=classes, l2=0.01)
-        parts = features[~held], labels[~held], features[held], labels[held]
-        chosen = linear_probe(*parts[:2], classes=classes, validation=parts[2:])
-        probe = linear_probe(features, labels, classes=classes, l2=chosen.l2)
-        return dataclasses.replace(probe, held_out=chosen.held_out)
-    probes = _fit(features, labels, classes, _DECAYS if decay is None else [decay])
-    return next(probes) if validation is None else _best(probes, *validation)
+        return _best(_fit(features, labels, classes, _DECAYS if decay is None else [decay]), *validation)
+    held, held_out = _a_fifth_of_each(labels, seed), None
+    if decay is None and held.any():
+        chosen = _best(_fit(features[~held], labels[~held], classes, _DECAYS), features[held], labels[held])
+        decay, held_out = chosen.l2, chosen.held_out
+    (probe,) = _fit(features, labels, classes, [decay or 0.01])  # of one image of each class, none can be held out
+    return dataclasses.replace(probe, held_out=held_out)
 
 
 def weight_decay(
