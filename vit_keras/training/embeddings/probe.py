@@ -136,14 +136,6 @@ def linear_probe(
     return dataclasses.replace(probe, held_out=held_out)
 
 
-def weight_decay(
-    l2: float | str, features: np.ndarray, labels: np.ndarray, *, classes: int | None = None, seed: int = 0
-) -> float:
-    """Return the given weight decay; for "auto", the one that `linear_probe` chooses for these images."""
-    decay = _decay(l2)
-    return linear_probe(features, labels, classes=classes, seed=seed).l2 if decay is None else decay
-
-
 def _decay(l2: float | str) -> float | None:
     if l2 == "auto":
         return None
@@ -167,7 +159,7 @@ def _best(probes: Iterable[Probe], features: np.ndarray, labels: np.ndarray) -> 
 
 def _fit(features: np.ndarray, labels: np.ndarray, classes: int, decays: Iterable[float]) -> Iterator[Probe]:
     """Yield the probe of each weight decay, each starting from the one before."""
-    linear_model = extra("sklearn.linear_model", "A linear probe needs scikit-learn", "probe")
+    linear_model = extra("sklearn.linear_model", "A linear probe needs scikit-learn", "train")
     mean, std = _mean_and_std(features)
     x = ((features - mean) / std).astype("float32")
     present = np.unique(labels)
@@ -307,7 +299,7 @@ def knn(
             (distances.min(axis=1, keepdims=True) - distances) / temperature
         )  # the nearest has 1: no underflow
 
-    kind = extra("sklearn.neighbors", "Nearest neighbors need scikit-learn", "probe").KNeighborsClassifier
+    kind = extra("sklearn.neighbors", "Nearest neighbors need scikit-learn", "train").KNeighborsClassifier
     neighbors = kind(k, metric="cosine", weights=votes).fit(features, labels)
     return neighbors.predict(queries) if len(queries) else np.zeros(0, int)
 
