@@ -135,14 +135,14 @@ class Augmentation:
             )
         batch = np.clip(np.rint(batch), 0, 255).astype("uint8")
         root = np.random.SeedSequence(None if seed is None else int(seed))
-        *pictures, rest = (np.random.default_rng(child) for child in root.spawn(len(batch) + 1))
+        *rngs, rest = (np.random.default_rng(child) for child in root.spawn(len(batch) + 1))
         size = batch.shape[1:3]
-        batch = np.stack([self.picture(pixels, size, rng) for pixels, rng in zip(batch, pictures)])
-        batch, new_labels = self.batch(batch, labels, rest)
+        batch = np.stack([self.augment_image(pixels, size, rng) for pixels, rng in zip(batch, rngs)])
+        batch, new_labels = self.augment_batch(batch, labels, rest)
         batch = batch if images.ndim == 4 else batch[0]
         return batch if labels is None else (batch, new_labels)
 
-    def picture(self, pixels: np.ndarray, size: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
+    def augment_image(self, pixels: np.ndarray, size: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
         """Apply the augmentation of single images: crop, resize, flip, three-augment, TrivialAugment.
 
         Args:
@@ -185,7 +185,7 @@ class Augmentation:
         left, top = (width - w) / 2, (height - h) / 2
         return left, top, left + w, top + h
 
-    def batch(self, images: np.ndarray, labels: Any, rng: np.random.Generator) -> tuple[np.ndarray, Any]:
+    def augment_batch(self, images: np.ndarray, labels: Any, rng: np.random.Generator) -> tuple[np.ndarray, Any]:
         """Apply the augmentation of whole batches: color jitter, RandAugment, random erasing, mixup, cutmix.
 
         Args:

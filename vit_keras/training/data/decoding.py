@@ -92,7 +92,7 @@ def size_of(preprocessing: Preprocessing) -> tuple[int, int]:
 
 
 @dataclasses.dataclass
-class Pictures:
+class DecodedImages:
     """The pixels of image files by number: mapped into memory where they are kept, or else decoded each time."""
 
     paths: list[Path]
@@ -102,7 +102,7 @@ class Pictures:
     starts: np.ndarray
     store: np.ndarray | None
 
-    def select(self, numbers: np.ndarray) -> Pictures:
+    def select(self, numbers: np.ndarray) -> DecodedImages:
         """Return only these images, in this order."""
         paths, shapes = [self.paths[n] for n in numbers], [self.shapes[n] for n in numbers]
         return dataclasses.replace(self, paths=paths, shapes=shapes, starts=self.starts[numbers])
@@ -117,19 +117,14 @@ class Pictures:
         return self.decoder.plain(self.paths[index]) if self.decoder.roomy else self[index]
 
 
-@dataclasses.dataclass
-class _Decoded:
-    """The result of decoding files: the shape of each, (0,) for a damaged one, and what is wrong with those."""
-
-    shapes: list[tuple[int, ...]] = dataclasses.field(default_factory=list)
-    failures: dict[Path, str] = dataclasses.field(default_factory=dict)
-
-    def pictures(self, paths: list[Path], decoder: Decoder, file: Any = None) -> Pictures:
-        """Return the images, whose pixels are in a file, one after another, or are decoded each time."""
-        starts, store = np.cumsum([0, *map(math.prod, self.shapes)], dtype="int64"), None
-        if file is not None:
-            store = np.memmap(file, "uint8", "r") if starts[-1] else np.empty(0, "uint8")
-        return Pictures(paths, decoder, self.failures, self.shapes, starts[:-1], store)
+def _decoded_images(
+    paths: list[Path], decoder: Decoder, shapes: list[tuple[int, ...]], failures: dict[Path, str], file: Any = None
+) -> DecodedImages:
+    """Return images whose pixels are in a file, one after another, or are decoded each time."""
+    starts, store = np.cumsum([0, *map(math.prod, shapes)], dtype="int64"), None
+    if file is not None:
+        store = np.memmap(file, "uint8", "r") if starts[-1] else np.empty(0, "uint8")
+    return DecodedImages(paths, decoder, failures, shapes, starts[:-1], store)
 
 
 def fingerprint(paths: Iterable[Path]) -> str:
@@ -137,7 +132,7 @@ def fingerprint(paths: Iterable[Path]) -> str:
     return json.dumps([(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths])
 
 
-def decoded_pictures(paths: list[Path], decoder: Decoder, cache: Any, workers: int, progress: bool) -> Pictures:
+def decode_images(paths: list[Path], decoder: Decoder, cache: Any, workers: int, progress: bool) -> DecodedImages:
     """Decode all files once: into a file or, with `cache=False`, only to find the damaged ones."""
     cache = "auto" if cache is True else cache
     if cache == "auto":
@@ -149,16 +144,16 @@ def decoded_pictures(paths: list[Path], decoder: Decoder, cache: Any, workers: i
             )
             cache = False
     if cache is False:
-        return _decode_all(paths, decoder, None, workers, progress).pictures(paths, decoder)
+        return _decoded_images(paths, decoder, *_decode_all(paths, decoder, None, workers, progress))
     if cache != "auto":
         folder = expanded(path_text(cache, "cache", "'auto', a folder or False"))
         return _kept(paths, decoder, folder, workers, progress)
     with naming(f"the decoded images to {tempfile.gettempdir()}"), tempfile.TemporaryFile(prefix="vit_keras-") as file:
         decoded = _decode_all(paths, decoder, file, workers, progress)
-        return decoded.pictures(paths, decoder, file)  # whose array keeps the file's content
+        return _decoded_images(paths, decoder, *decoded, file)  # whose array keeps the file's content
 
 
-def _kept(paths: list[Path], decoder: Decoder, folder: Path, workers: int, progress: bool) -> Pictures:
+def _kept(paths: list[Path], decoder: Decoder, folder: Path, workers: int, progress: bool) -> DecodedImages:
     """Keep the pixels in a folder, under a name that changes with the files and with how they are decoded."""
     folder.mkdir(parents=True, exist_ok=True)
     key = hashlib.sha256((decoder.key() + fingerprint(paths)).encode()).hexdigest()[:32]
@@ -167,13 +162,13 @@ def _kept(paths: list[Path], decoder: Decoder, folder: Path, workers: int, progr
         delete_left(folder)
     else:
         with complete(pixels) as part, open(part, "wb") as file:
-            decoded = _decode_all(paths, decoder, file, workers, progress)
-        failures = [[paths.index(path), text] for path, text in decoded.failures.items()]
+            shapes, failures = _decode_all(paths, decoder, file, workers, progress)
+        numbered = [[paths.index(path), text] for path, text in failures.items()]
         with complete(index) as part:
-            part.write_text(json.dumps({"shapes": decoded.shapes, "failures": failures}), encoding="utf-8")
-    found = json.loads(index.read_text(encoding="utf-8"))
-    decoded = _Decoded(list(map(tuple, found["shapes"])), {paths[n]: text for n, text in found["failures"]})
-    return decoded.pictures(paths, decoder, pixels)
+            part.write_text(json.dumps({"shapes": shapes, "failures": numbered}), encoding="utf-8")
+    kept = json.loads(index.read_text(encoding="utf-8"))
+    failures = {paths[n]: text for n, text in kept["failures"]}
+    return _decoded_images(paths, decoder, list(map(tuple, kept["shapes"])), failures, pixels)
 
 
 def _are_repaired(paths: list[Path], decoder: Decoder, index: Path) -> bool:
@@ -190,26 +185,28 @@ def _attempt(path: Path, decoder: Decoder) -> np.ndarray | str:
         return str(error)
 
 
-def _decode_all(paths: list[Path], decoder: Decoder, file: Any, workers: int, progress: bool) -> _Decoded:
-    """Decode all files, and write their pixels one after another if there is a file for them."""
+def _decode_all(
+    paths: list[Path], decoder: Decoder, file: Any, workers: int, progress: bool
+) -> tuple[list[tuple[int, ...]], dict[Path, str]]:
+    """Decode all files, into a file if there is one; return the shape of each, or (0,) and what is wrong with it."""
     attempt = functools.partial(_attempt, decoder=decoder)
-    decoded, advance, started = _Decoded(), None, time.monotonic()
+    shapes, failures, advance, started = [], {}, None, time.monotonic()
     with ThreadPoolExecutor(max(1, workers)) as pool, contextlib.ExitStack() as late:
         for first in range(0, len(paths), _BLOCK):
             block = paths[first : first + _BLOCK]
             for path, result in zip(block, pool.map(attempt, block)):
                 if isinstance(result, str):
-                    decoded.failures[path] = result
+                    failures[path] = result
                 elif file is not None:
                     file.write(np.ascontiguousarray(result))
-                decoded.shapes.append((0,) if isinstance(result, str) else result.shape)
+                shapes.append((0,) if isinstance(result, str) else result.shape)
             if advance is not None:
                 advance(len(block))
             elif progress and time.monotonic() - started > _PATIENCE:
-                advance = late.enter_context(progress_bar("Decoding", len(paths), start=len(decoded.shapes)))
+                advance = late.enter_context(progress_bar("Decoding", len(paths), start=len(shapes)))
     if file is not None:
         file.flush()
-    return decoded
+    return shapes, failures
 
 
 def report_damaged(failures: Sequence[tuple[Path | str, str]], total: int, errors: str) -> None:

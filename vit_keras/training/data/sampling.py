@@ -57,7 +57,7 @@ class Sample:
             raise ValueError("An augmentation needs rng: a numpy.random.Generator or a seed. Received: None")
         decoder = Decoder(self.preprocessing, roomy=self.augmentation.crop is not None)
         source = io.BytesIO(image) if isinstance(image, bytes) else image
-        pixels = self.augmentation.picture(decoder(source), decoder.size, np.random.default_rng(rng))
+        pixels = self.augmentation.augment_image(decoder(source), decoder.size, np.random.default_rng(rng))
         return self.preprocessing.normalize(pixels)
 
 
