@@ -61,7 +61,7 @@ class Stream(keras.utils.PyDataset):
         pixels = self.data.pixels[chosen]
         if self.augmentation is not None:
             rng, size = np.random.default_rng([self.seed, index]), pixels.shape[1:3]
-            pixels = np.stack([self.augmentation.picture(each, size, rng) for each in pixels])
+            pixels = np.stack([self.augmentation.augment_image(each, size, rng) for each in pixels])
         return common.prepared(pixels), self.data.labels[chosen]
 
 

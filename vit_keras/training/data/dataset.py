@@ -26,7 +26,7 @@ from ..._internal.warn import warn_caller
 from ...preprocess import GOOGLE, Preprocessing
 from ..checks import class_weights
 from .augment import Augmentation
-from .decoding import Decoder, Pictures, decoded_pictures, report_damaged, size_of
+from .decoding import DecodedImages, Decoder, decode_images, report_damaged, size_of
 from .folder import Labeled, read_folder, split
 from .names import NameClasses
 from .read_ahead import ReadAhead, SetEpoch
@@ -163,7 +163,7 @@ def datasets_of(
         rows = np.unique(np.concatenate([part for part, applied, _ in roles if _needs_room(applied) == roomy]))
         rows = np.array([row for row in rows if row not in data.missing], "int64")
         files = [data.paths[row] for row in rows]
-        decoded[roomy] = rows, decoded_pictures(files, Decoder(preprocessing, roomy), cache, workers, progress)
+        decoded[roomy] = rows, decode_images(files, Decoder(preprocessing, roomy), cache, workers, progress)
         failures |= decoded[roomy][1].failures
     report_damaged([*failures.items()], len(data.paths) - len(data.missing), errors)
     datasets = []
@@ -236,7 +236,7 @@ class ImageFolder(keras.utils.PyDataset):
 
     def __init__(
         self,
-        pictures: Pictures,
+        pictures: DecodedImages,
         labels: np.ndarray,
         class_names: Sequence[str],
         *,
@@ -356,10 +356,12 @@ class ImageFolder(keras.utils.PyDataset):
         if self.augmentation is None:
             return self._normalize(np.stack(pixels)), labels, *weights
         rngs = [np.random.default_rng([self.seed, epoch, 1, i]) for i in chosen]
-        images = np.stack([self.augmentation.picture(p, self.image_size, rng) for p, rng in zip(pixels, rngs)])
+        images = np.stack([self.augmentation.augment_image(p, self.image_size, rng) for p, rng in zip(pixels, rngs)])
         mixed = bool(weights) and self.augmentation.mixes
         given = _weighted(labels, *weights) if mixed else labels
-        images, labels = self.augmentation.batch(images, given, np.random.default_rng([self.seed, epoch, 2, index]))
+        images, labels = self.augmentation.augment_batch(
+            images, given, np.random.default_rng([self.seed, epoch, 2, index])
+        )
         labels, *weights = _unweighted(labels) if mixed else (labels, *weights)
         return self._normalize(images), labels, *weights
 

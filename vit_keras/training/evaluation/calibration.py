@@ -33,7 +33,8 @@ from ...anatomy import (
 from ...anatomy import task as task_of
 from ...anatomy.outputs import tensor_source
 from ..embeddings.batches import batches_of, joined_labels, run_over
-from ..embeddings.probe import check_labels, label_numbers, refuse_changed
+from ..embeddings.probe import check_labels, label_numbers
+from ..lora import check_plain
 from .tasks import Evaluation
 
 __all__ = ["Reliability", "calibrate", "temperature"]
@@ -241,7 +242,7 @@ def _heads(model: keras.Model) -> list[keras.layers.Dense]:
             f"Only a model whose output comes from a Dense layer can be calibrated. The output of {model.name!r} "
             f"comes from {type(source).__name__}."
         )
-    refuse_changed(found, model, "calibrate")
+    check_plain(found, model, "calibrate")
     return found
 
 

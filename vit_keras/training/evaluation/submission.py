@@ -26,7 +26,7 @@ from ...opening import as_model
 from ...preprocess import Preprocessing
 from ..data.columns import VALUES, Meaning, check_spelling, columns_of, meaning_of
 from ..data.dataset import preprocessing_for
-from ..data.decoding import Pictures, decoded_pictures
+from ..data.decoding import DecodedImages, decode_images
 from ..data.folder import first_few, folder_of
 from ..data.table import find_pictures, read_columns, whole_columns
 from .views import SeveralViews
@@ -215,7 +215,7 @@ class _Ensemble:
             preprocessing = preprocessing_for(model, None, self.image_size)
             views = SeveralViews(preprocessing, self.tta)
             if views.key() not in decoded:
-                decoded[views.key()] = decoded_pictures(paths, views, "auto", 2, self.progress)
+                decoded[views.key()] = decode_images(paths, views, "auto", 2, self.progress)
             pictures = decoded[views.key()]
             if pictures.failures.keys() - failed.keys():
                 failed |= pictures.failures
@@ -234,7 +234,7 @@ class _Ensemble:
     def _run(
         self,
         model: keras.Model,
-        pictures: Pictures,
+        pictures: DecodedImages,
         views: SeveralViews,
         preprocessing: Preprocessing,
         show: str | None,
