@@ -12,7 +12,7 @@ from vit_keras.cli import training as commands
 pytestmark = pytest.mark.any_backend
 
 CALLS = {
-    "finetune data": ("finetuning.finetune", {"folder", "output", "image_size", "mistakes"}),
+    "finetune data": ("finetuning.finetune", {"folder", "image_size", "mistakes"}),
     "evaluate m.keras data": ("evaluation.evaluate", set()),
     "predict-table t.csv --models m.keras -o o.csv": ("submission.predict_table", set()),
     "average a.keras b.keras -o o.keras": ("averaging.average", {"weights"}),

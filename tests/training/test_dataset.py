@@ -13,7 +13,8 @@ from PIL import Image
 from vit_keras import open_model, preprocess, resize, vit
 from vit_keras.anatomy import class_names, has_vit, name_classes, task
 from vit_keras.training.checks import check, class_weights
-from vit_keras.training.data import decoding, listing
+from vit_keras.training.data import decoding
+from vit_keras.training.data import folder as listing
 from vit_keras.training.data.augment import Augmentation
 from vit_keras.training.data.dataset import image_folder
 from vit_keras.training.data.read_ahead import ReadAhead
@@ -137,7 +138,7 @@ def test_threads_end_with_an_iterator_which_leaves_nothing_to_the_exit_of_python
     data = iter(image_folder(folder, SIZE, batch_size=2, workers=1))
     next(data)
     ahead = data.gi_frame.f_locals["ahead"]
-    pool, stop = ahead.pool, ahead.stop
+    pool, stop = ahead._pool, ahead._stop
     assert stop.atexit and not pool._shutdown
     monkeypatch.setattr(ReadAhead, "close", None)  # at the exit, what it calls may be gone
     del ahead

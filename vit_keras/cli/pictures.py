@@ -20,7 +20,7 @@ from ..labels import class_named
 from ..opening import as_model, is_saved_model
 from ..preprocess.images import read
 from ..training.data.decoding import report_damaged
-from ..training.data.listing import EXTENSIONS
+from ..training.data.folder import EXTENSIONS
 from ..training.embeddings.batches import files_in
 from ..visualize.attention import all_maps, attention_map, check_arguments
 from ..visualize.explore import explorer

@@ -16,8 +16,7 @@ from ..config import ViTConfig
 from ..opening import from_checkpoint, open_model
 from ..training import averaging, embeddings, evaluation, finetuning, recipes
 from ..training.data import augment
-from ..training.data.labeled import folder_of
-from ..training.data.listing import first_few
+from ..training.data.folder import first_few, folder_of
 from ..training.data.table import find_pictures, is_table, read_columns, whole_columns
 from ..training.evaluation import pictures_of_mistakes, submission
 from ..training.evaluation.report import report
@@ -64,7 +63,7 @@ def finetune(options: argparse.Namespace) -> None:
         balance=options.balance_by or options.balance,
         probe=options.probe,
         calibrate=options.calibrate,
-        out=options.output,
+        output=options.output,
         overwrite=options.overwrite,
         seed=options.seed,
         errors=options.errors,
@@ -130,23 +129,9 @@ def _columns(names: list[str] | None) -> str | list[str] | None:
 
 
 def _print_evaluation(found: Any) -> None:
-    said = found.headline
-    if found.task == "single":
-        low, high = found.interval
-        said = f"accuracy {found.accuracy:.1%} on {len(found.labels):,} images (at 95 %: {low:.1%} to {high:.1%})"
-    shares = found.task in ("single", "multi")
-    measures = [name for name in found.per_class[0] if name not in ("name", "pictures")]
-    rows = []
-    for each in found.per_class:
-        if not shares or each["pictures"] or each["precision"] is not None:
-            counted = [str(each["pictures"])] if shares else []
-            known = [each[name] for name in measures]
-            texts = ["-" if value is None else f"{value:.1%}" if shares else f"{value:.4g}" for value in known]
-            rows.append((each["name"], *counted, *texts))
-    header = ["CLASS" if found.task == "single" else "LABEL", "IMAGES"] if shares else ["NUMBER"]
-    header += [name.replace("_", " ").upper() for name in measures]
-    print(f"{said}\n")
-    print_table(header, rows, "<" + ">" * (len(header) - 1))
+    header, *rows = found.table
+    print(f"{found.headline}\n")
+    print_table([title.upper() for title in header], rows, "<" + ">" * (len(header) - 1))
 
 
 def predict_table(options: argparse.Namespace) -> None:

@@ -16,30 +16,39 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import keras
 import numpy as np
 from PIL import Image
 
 from ..._internal.atomic import check_writable
-from ..._internal.validate import ALIASES, did_you_mean, expanded, path_text, received, size_pair
-from ..._internal.warn import renamed_arguments
-from ...anatomy import find_vit, native_size, own_preprocessing
+from ..._internal.validate import (
+    ALIASES,
+    Share,
+    did_you_mean,
+    expanded,
+    is_number,
+    one_of,
+    path_text,
+    positive_integer,
+    received,
+    size_pair,
+)
+from ...anatomy import NUMBERS, find_vit, native_size, own_preprocessing
 from ...backend import openvino
 from ...checkpoints.model_weights import ModelWeights
 from ...config import ViTConfig
 from ...opening import open_model, resize
+from .. import metrics
 from ..data.augment import Augmentation
 from ..data.dataset import check_share, datasets_of
-from ..data.labeled import Labeled
-from ..data.listing import is_hidden, split
+from ..data.folder import Labeled, is_hidden, split
 from ..data.splits import check_fold_column, fold_numbers, hold_out
-from ..data.table import RENAMED, column_numbers, is_table, read_columns, read_pictures
+from ..data.table import Columns, column_numbers, is_table, read_columns, read_pictures
 from ..recipes import Recipe
 from ..recipes import recipe as find_recipe
-from .call import Call, noted_warnings
-from .options import FinetuneOptions
+from .request import Request, noted_warnings
 from .results import FinetuneResult, FoldsResult
 
 __all__ = ["FinetuneResult", "FoldsResult", "finetune"]
@@ -47,40 +56,42 @@ __all__ = ["FinetuneResult", "FoldsResult", "finetune"]
 _FEWEST_PATCHES = 10
 """Patches down and across: a pre-trained ViT that sees fewer is not worth the time that it saves."""
 
+_MINUTES = 12.0
+"""The time limit where neither minutes nor epochs are given."""
+
 _SAMPLED = 1000
 """Number of images whose size is looked at."""
 
 
-@renamed_arguments(images="images_dir", **RENAMED)
 def finetune(
     model: keras.Model | str | os.PathLike[str] | None = None,
     folder: Any = None,
     /,
     *,
+    weights: str | os.PathLike[str] | None = None,
     images_dir: str | os.PathLike[str] | None = None,
     image_column: str = "image",
     label_column: str | Sequence[str] = "label",
-    task: str = "auto",
+    task: Literal["auto", "single", "multi", "regression", "ordinal"] = "auto",
     separator: str | None = None,
     group_column: str | None = None,
     weight_column: str | None = None,
     class_names: Sequence[str] | None = None,
-    weights: str | os.PathLike[str] | None = None,
     recipe: str | Recipe = "finetune",
     epochs: int | None = None,
     minutes: float | None = None,
     image_size: int | tuple[int, int] | str | None = "auto",
     batch_size: int | None = None,
-    validation_split: float = 0.2,
+    validation_split: Share = 0.2,
     folds: int | str | None = None,
     metric: str | None = None,
-    balance: bool | str = False,
+    balance: bool | Literal["weights", "prior"] = False,
     probe: bool = True,
     calibrate: bool = False,
     output: str | os.PathLike[str] = "finetuned",
     overwrite: bool = False,
     seed: int = 0,
-    errors: str = "raise",
+    errors: Literal["raise", "skip"] = "raise",
     mistakes: int = 24,
     command: str | None = None,
     progress: bool = True,
@@ -99,54 +110,59 @@ def finetune(
     call goes on: finished folds stay.
 
     Args:
-        model: The name of a factory, the path of a saved model (see `vit_keras.opening.open_model`), or a model with
-            a ViT in it; the ViT is copied. It gets a new head, unless its `labels` are the names of the classes. In a
-            model that returns all tokens, the head gets the class token or, without one, the mean of the tokens.
-            `None`: what `weights` say. A single positional argument is the folder: `finetune(folder)`,
+        model: The model: a factory such as vit_b16, a published name, the path of a saved model, or a model with a ViT
+            in it, which is copied. It gets a new head, unless its `labels` are the names of the classes. In a model
+            that returns all tokens, the head gets the class token or, without one, the mean of the tokens. `None`: what
+            `weights` say. A single positional argument is the folder: `finetune(folder)`,
             `finetune(folder, model=…)`.
-        folder: The images, `folder/class/picture.jpg` (see `vit_keras.training.image_folder`); or a table (see
+        folder: Folder with one subfolder for each class, folder/class/image.jpg; or a table of images and labels (see
             `vit_keras.training.image_table`).
+        weights: Weights of the model: a published name, a file, or a URL.
         images_dir: For a table, the folder of its images; `None`: the folder of the table.
-        image_column: For a table, the column of the images.
-        label_column: For a table, the column of the labels, or several.
-        task: For a table, what the labels are: `"single"`, `"multi"`, `"regression"`, `"ordinal"`, or `"auto"`.
-        separator: For a table, the text between several labels in one column.
-        group_column: For a table, a column whose values are not divided between training and validation.
-        weight_column: For a table, a column of weights of the images in the loss.
-        class_names: For a table, the classes or levels in their order.
-        weights: A published name, a file or a URL.
-        recipe: How to train (see `vit_keras.training.recipes`).
+        image_column: For a table, the column of the images: files, or names without a suffix, such as ids.
+        label_column: For a table, the column of the labels, or several columns.
+        task: For a table, what the labels are: one class per image, several labels, numbers, or ordered levels;
+            `"auto"`: inferred from the labels.
+        separator: For a table, the text between the labels of a column with several.
+        group_column: For a table, the column of groups, such as patients, that are not divided between training and
+            validation.
+        weight_column: For a table, the column with the weight of each image in the loss.
+        class_names: For a table, the names of the classes, labels or levels in their order.
+        recipe: How to train: the name of a recipe, such as finetune, lp_ft, lora or vit, or a `Recipe` (see
+            `vit_keras.training.recipes`).
         epochs: Number of epochs; `None`: the recipe's.
-        minutes: Time limit, approximate, kept by training fewer epochs. The number of epochs follows from the time of
-            the first steps, and again from later ones, while the training is young, if these are much faster or slower.
-            If not even one epoch fits, a part of one is trained, but at least 20 steps. 0: no limit; `None`: 12, or no
-            limit if `epochs` is given.
+        minutes: Time limit in minutes, which may reduce the number of epochs; `None`: 12, or none with `epochs`. The
+            number of epochs follows from the time of the first steps, and again from later ones, while the training is
+            young, if these are much faster or slower. If not even one epoch fits, a part of one is trained, but at
+            least 20 steps. 0: no limit.
         image_size: Pixels, `(height, width)` or one integer; `"native"`: the model's own; `"auto"` or `None`: the same,
             or fewer where the images are smaller.
-        batch_size: Images in a step. `None`: 32. With the recipes `finetune`, `lp_ft` and `gradual`, 16 if the training
-            sees fewer than 6,400 images in all epochs that it has time for (`Recipe.batch_for`).
-        validation_split: Share of the images to hold out, without `folds`.
-        folds: How many folds (see `splits.fold_numbers`), or the column of a table that has their numbers.
-        metric: Name of the metric that chooses the epoch, one of `vit_keras.training.metrics.NAMES`.
-        balance: Whether rare classes count as much as frequent ones: `"prior"`, by a loss that does not let the model
-            learn how frequent each class is (`vit_keras.training.losses.CrossEntropy`), the better one where it was
-            measured; `"weights"` or `True`, by weights of the classes in the loss. The metric `"balanced_accuracy"` or
-            `"macro_f1"` then chooses the epoch by the same rule.
-        probe: Whether to look at the images first through the model as it is, which costs one forward pass of each, at
+        batch_size: Images in a step; `None`: 32, or 16 for a short training. Short is one that sees fewer than 6,400
+            images in all epochs that it has time for (`Recipe.batch_for`), with the recipes `finetune`, `lp_ft` and
+            `gradual`.
+        validation_split: Share of the images to hold out for validation, without `folds`.
+        folds: Number of folds to cross-validate, or the column of a table with their numbers (see
+            `splits.fold_numbers`); `None`: one model.
+        metric: Metric that chooses the best epoch, such as macro_f1, map or rmse (see
+            `vit_keras.training.metrics.NAMES`); `None`: the accuracy (one class of several) or the loss.
+        balance: Whether rare classes count as much as frequent ones: by weights of the classes in the loss, or by a
+            loss that does not let the model learn how frequent each class is. The latter, `"prior"`
+            (`vit_keras.training.losses.CrossEntropy`), was the better one where it was measured; `True` is
+            `"weights"`. The metric `"balanced_accuracy"` or `"macro_f1"` then chooses the epoch by the same rule.
+        probe: Whether to look at the images first through the model as it is. It costs one forward pass of each, at
             most a tenth of the time limit. Where an image has one class of several, simple classifiers of the features
             (nearest neighbors, class means, a linear probe) are measured. If the accuracy decides (no other `metric`,
             no `balance`) and fine-tuning does not beat the linear ones, the report says so, and the better of these is
-            saved too, as `probe.keras`. A new head starts as a
-            ridge regression of the features (`Recipe.head`); without a probe, it starts at zero. A test of at most a
-            twentieth of the time limit finds out whether mirror images keep their labels (`Recipe.flip_test`). With
-            scikit-learn, the report also has near-duplicates between training and held-out images, likely wrong labels,
-            and what twice as many images would give.
-        calibrate: Whether to calibrate the model on the held-out images (see `vit_keras.training.calibrate`): no
-            predicted class changes, and its probabilities are better calibrated. It costs nothing.
-        output: Folder for the results; it is made. (Also accepted as `out`.)
+            saved too, as `probe.keras`. A new head starts as a ridge regression of the features (`Recipe.head`);
+            without a probe, it starts at zero. A test of at most a twentieth of the time limit finds out whether mirror
+            images keep their labels (`Recipe.flip_test`). The report also has near-duplicates between training and
+            held-out images, a learning curve and, with cleanlab, likely wrong labels.
+        calibrate: Whether to calibrate the probabilities on the held-out images (see `vit_keras.training.calibrate`).
+            No predicted class changes. It costs nothing.
+        output: Folder for the results; it is made.
         overwrite: Whether to start over if `output` has a finished run, or one with other settings.
-        seed: Seed of the split, the order and the augmentation.
-        errors: `"raise"` to refuse damaged images, `"skip"` to leave them out with a warning.
+        seed: Seed of the split, the order of the images and the augmentation.
+        errors: What to do with damaged images: `"raise"` an error, or `"skip"` them with a warning.
         mistakes: Largest number of mistakes in the report.
         command: The command to show in the report.
         progress: Whether to print what happens.
@@ -157,6 +173,7 @@ def finetune(
 
     Raises:
         FileNotFoundError: There is no such folder or weights.
+        ImportError: scikit-learn is not installed.
         TypeError: There is no folder, or an argument is given twice.
         ValueError: The images, the model or the options do not fit; `output` has a finished or another run; or the
             loss is not a finite number any more.
@@ -170,46 +187,42 @@ def finetune(
         >>> result = finetune("flowers", weights="Ti_16.npz", epochs=10, output="flowers-ti16")  # doctest: +SKIP
     """
     openvino.refuse("finetune")
+    metrics.scikit_learn_metrics()  # which the evaluation needs, after a long training
     started = time.monotonic()
     model, folder = _model_and_folder(model, folder, options)
-    output = expanded(path_text(options.pop("out", output), "output", "the path of a folder for the results"))
+    output = expanded(path_text(output, "output", "the path of a folder for the results"))
     how = find_recipe(recipe)
-    of_table = {
-        "image_column": image_column,
-        "label_column": label_column,
-        "task": task,
-        "separator": separator,
-        "weight_column": weight_column,
-        "group_column": group_column,
-        "class_names": class_names,
-    }
-    _check_options(model, weights, options)
-    asked = FinetuneOptions(
-        epochs=epochs,
-        minutes=minutes,
-        batch_size=batch_size,
-        metric=metric,
-        balance=balance,
-        probe=probe,
-        calibrate=calibrate,
-        overwrite=overwrite,
-        seed=seed,
-        errors=errors,
-        mistakes=mistakes,
-        command=command,
-        progress=progress,
+    _check_opening(model, weights, options)
+    one_of(errors, "errors", ("raise", "skip"))
+    one_of(balance, "balance", (False, True, "weights", "prior"))
+    seed, mistakes = positive_integer(seed, "seed", 0), positive_integer(mistakes, "mistakes", 0)
+    epochs = epochs if epochs is None else positive_integer(epochs, "epochs")
+    batch_size = batch_size if batch_size is None else positive_integer(batch_size, "batch_size")
+    if minutes is None:
+        minutes = _MINUTES if epochs is None else 0
+    if not (is_number(minutes) and minutes >= 0):
+        raise ValueError(f"minutes must be a number of at least 0. Received: {minutes!r}")
+    columns = Columns(
+        images_dir=images_dir,
+        image_column=image_column,
+        label_column=label_column,
+        task=task,
+        separator=separator,
+        group_column=group_column,
+        weight_column=weight_column,
+        class_names=class_names,
     )
     _check_output(output, overwrite, folds)
     if not is_table(folder) and isinstance(folder, (str, os.PathLike)):
         _check_beside(output, expanded(folder))
-    keras.utils.set_random_seed(asked.seed)
+    keras.utils.set_random_seed(seed)
     notes: list[str] = []
     with noted_warnings(notes):
-        data = read_pictures(folder, images_dir, errors, of_table)
+        data = read_pictures(folder, columns, errors)
         if data.assumed and progress:
             print(data.assumed, flush=True)
-        asked.check(data)
-        parts = _parts(data, folder, validation_split, folds, asked.seed)
+        _check_task(data, metric, balance, calibrate)
+        parts = _parts(data, folder, validation_split, folds, seed)
         given = model
         if not isinstance(model, keras.Model):
             given = open_model(model, weights, **options)
@@ -220,13 +233,13 @@ def finetune(
             parts,
             image_size=_size(image_size, find_vit(given), data.paths),
             preprocessing=own_preprocessing(find_vit(given)),
-            batch_size=asked.batch_size or how.batch_for((asked.epochs or how.epochs) * len(parts[0])),
-            seed=asked.seed,
+            batch_size=batch_size or how.batch_for((epochs or how.epochs) * len(parts[0])),
+            seed=seed,
             augmentation=how.augmentation,
             errors=errors,
             progress=progress,
         )
-    call = Call(
+    request = Request(
         data=data,
         given=given,
         model=model,
@@ -234,10 +247,21 @@ def finetune(
         recipe=how,
         output=output,
         started=started,
-        options=asked,
         notes=notes,
+        epochs=epochs,
+        seconds=60 * minutes or None,
+        batch_size=batch_size,
+        metric=metric,
+        balance=balance,
+        probe=probe,
+        calibrate=calibrate,
+        overwrite=overwrite,
+        seed=seed,
+        mistakes=mistakes,
+        command=command,
+        progress=progress,
     )
-    return call.one(*sets) if folds is None else call.folds([*zip(sets[::2], sets[1::2])])
+    return request.one(*sets) if folds is None else request.folds([*zip(sets[::2], sets[1::2])])
 
 
 # --- what is trained ----------------------------------------------------------------------------------------------
@@ -262,7 +286,7 @@ def _model_and_folder(first: Any, second: Any, options: dict[str, Any]) -> tuple
     return model, folder
 
 
-def _check_options(model: Any, weights: Any, options: Mapping[str, Any]) -> None:
+def _check_opening(model: Any, weights: Any, options: Mapping[str, Any]) -> None:
     """Raise `TypeError` for options that nobody would read: a recipe's, and those of opening a model that is open."""
     is_open = isinstance(model, keras.Model)
     own = [name for name in inspect.signature(finetune).parameters if name != "options"]
@@ -307,7 +331,32 @@ def _check_beside(output: Path, images: Path) -> None:
         )
 
 
-def _parts(data: Labeled, source: Any, share: float, folds: int | str | None, seed: int) -> list[np.ndarray]:
+def _check_task(data: Labeled, metric: str | None, balance: bool | str, calibrate: bool) -> None:
+    """Raise a `ValueError` for options that do not fit the task, and for numbers that are all the same."""
+    task = data.task
+    if task == "regression" and not np.ptp(data.labels, axis=0).any():
+        given = ", ".join(f"{name!r}: {value}" for name, value in zip(data.names, np.ravel(data.labels[0])))
+        raise ValueError(
+            f"Each column of labels has only one value ({given}), so there is nothing to learn. Choose a different "
+            "column with label_column= (--label-column)."
+        )
+    if metric is not None and one_of(metric, "metric", metrics.NAMES) not in metrics.fitting(task):
+        fitting = ", ".join(metrics.fitting(task))
+        raise ValueError(f"The metric {metric!r} does not fit the task {task!r}, which these fit: {fitting}.")
+    if metric == "rmsle":
+        targets = np.delete(data.labels, [*data.missing], axis=0)
+        scale = metrics.scale_of(data.names) if task == "ordinal" else None
+        metrics.score("rmsle", targets, targets, task, scale=scale)  # refuses numbers that it cannot take
+    if calibrate and task in NUMBERS:
+        raise ValueError(f"calibrate=True is about probabilities, and the task is {task!r}. Leave it out.")
+    if balance and (task != "single" or data.weights is not None):
+        why = "the images have weights" if task == "single" else f"the task is {task!r}"
+        raise ValueError(
+            f"balance={balance!r} weighs classes, one for each image, and {why}. Pass weight_column= alone."
+        )
+
+
+def _parts(data: Labeled, source: Any, share: float | None, folds: int | str | None, seed: int) -> list[np.ndarray]:
     """Return the numbers of the images for training and for validation, in turn for each fold."""
     if folds is None:
         check_share(share)
@@ -341,10 +390,7 @@ def _pooled(given: keras.Model) -> keras.Model:
 
 
 def _size(wanted: Any, model: keras.Model, paths: Sequence[Path]) -> tuple[int, int] | None:
-    """Return the size wanted, or the model's own, or fewer patches where nine in ten images need no more.
-
-    `None` where none is wanted, and the model has none.
-    """
+    """Return the size wanted, or the model's own if any, or fewer patches where nine in ten images need no more."""
     if wanted is not None and not (isinstance(wanted, str) and wanted in ("auto", "native")):
         size = size_pair(wanted, "image_size")
         _config(model).replace(image_size=size)  # refuses what is not a whole number of patches
