@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ._internal.atomic import check_not_read, check_writable, complete
 from ._internal.validate import expanded, instance, one_of
@@ -17,7 +17,7 @@ from .checkpoints.describe import unstored_fields
 from .checkpoints.families import FAMILIES
 from .checkpoints.loading import LoadReport
 from .checkpoints.writing import FORMATS, save_weights
-from .model import VisionTransformer
+from .config import ViTConfig
 from .opening import ImageSize, from_checkpoint
 
 __all__ = ["Conversion", "convert"]
@@ -97,7 +97,8 @@ def convert(
     check(expanded(source))
     check_writable(path if folder else path.parent)
     model = from_checkpoint(source, image_size=image_size, **options)
-    check(Path(model.load_report.source))
+    report = cast("LoadReport", model.load_report)  # since weights were loaded
+    check(Path(report.source))
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.name.endswith((".keras", ".weights.h5")):
         whole = path.suffix == ".keras"
@@ -106,8 +107,8 @@ def convert(
         names = "a whole Keras model" if whole else "Keras' weights"
     else:
         names = f"names of the family {save_weights(model, path, format)}"
-    notes = () if folder or path.suffix in (".keras", ".npz") else _unstored(model, path)
-    return Conversion(path, written[0].stat().st_size, names, model.load_report, notes)
+    notes = () if folder or path.suffix in (".keras", ".npz") else _unstored(cast("ViTConfig", model.config), path)
+    return Conversion(path, written[0].stat().st_size, names, report, notes)
 
 
 def _is_folder(path: Path) -> bool:
@@ -135,10 +136,10 @@ def _check(path: Path, format: str | None) -> None:
         raise ValueError(f"A format is for .npz and .safetensors files, and for folders. Received: {path}")
 
 
-def _unstored(model: VisionTransformer, path: Path) -> tuple[str, ...]:
+def _unstored(config: ViTConfig, path: Path) -> tuple[str, ...]:
     """Return the notes of a new file of weights; `save_weights` itself warns of a .npz file."""
     try:
-        fields = ", ".join(f"{field}={value}" for field, value in unstored_fields(path, model.config).items())
+        fields = ", ".join(f"{field}={value}" for field, value in unstored_fields(path, config).items())
     except ValueError as error:
         return (f"from_checkpoint cannot read this file, only load_weights of the same model can: {error}",)
     reader = "in programs other than vit_keras" if path.suffix == ".safetensors" else "when you read the file"

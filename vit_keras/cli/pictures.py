@@ -31,7 +31,7 @@ def attention(
     target: str | None = None,
     style: Literal["overlay", "paper", "vit_keras"] | None = None,
     all_methods: bool = False,
-    errors: str = "skip",
+    errors: Literal["skip", "raise"] = "skip",
     **options: Any,
 ) -> None:
     """Draw where a model looks in images.
@@ -95,7 +95,7 @@ def explore(
     output: str,
     target: str | None = None,
     max_mb: float = 6.0,
-    errors: str = "skip",
+    errors: Literal["skip", "raise"] = "skip",
     **options: Any,
 ) -> None:
     """Write an interactive page of a model's attention (one HTML file).

@@ -114,8 +114,8 @@ def classify(
                 each(found)
             if maps:
                 place = files.index(name, place) + 1
-                of_class = {"target": int(scores.argmax())} if method == "relevance" else {}
-                save_picture(attention_map(model, read(name, None), method=method, **of_class), maps[place - 1])
+                target = int(scores.argmax()) if method == "relevance" else None
+                save_picture(attention_map(model, read(name, None), method=method, target=target), maps[place - 1])
                 print(f"{kind}: {maps[place - 1]}", file=sys.stderr if json or csv else None)
     if table:
         print(f"{table}, {count:,} {'image' if count == 1 else 'images'}", file=sys.stderr)
