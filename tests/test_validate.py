@@ -83,7 +83,6 @@ TAKES_NUMBERS = {
     "ridge_probe": lambda rows: training.ridge_probe(rows, LABELS, l2=1.0).logits(rows),
     "score": lambda rows: training.metrics.score("log_loss", LABELS, rows, "single"),
     "temperature": lambda rows: training.temperature(rows, LABELS),
-    "label_issues": lambda rows: training.label_issues(rows, LABELS).suggested,
     "top_k": lambda rows: text.top_k(rows, 1)[1],
     "normalize": lambda rows: GOOGLE.normalize(
         rows[:, :1] * rows.new_ones(3) if hasattr(rows, "detach") else rows[:, [0] * 3]

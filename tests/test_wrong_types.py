@@ -161,7 +161,6 @@ MISTAKEN = [
     (lambda model: finetune("images", model), OPEN, "finetune(model, 'images')"),
     (finetune, OPEN, "finetune(model, folder)"),
     (lambda model: finetune(model, "images", output=None), "None", "output must be the path of a folder"),
-    (lambda model: finetune(model, "images", out=3), "3", "output must be the path of a folder"),
     (lambda model: linear_probe(model, "images"), OPEN, "training.embed(model, images)"),
     (lambda model: linear_probe("images", [0]), "'images'", "training.embed(model, images)"),
     (lambda model: knn(model, [0], [[0.0]]), OPEN, "training.embed(model, images)"),

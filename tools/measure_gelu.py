@@ -60,7 +60,7 @@ def main():
     """Compute the logits in each environment, and print a table."""
     import vit_keras
     from benchmarks import environments
-    from vit_keras.training.data.listing import pictures_in
+    from vit_keras.training.data.folder import pictures_in
 
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("pictures", type=Path)

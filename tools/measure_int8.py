@@ -27,7 +27,7 @@ from vit_keras import vit
 from vit_keras.export import FORMATS
 from vit_keras.export.running import Running
 from vit_keras.export.timing import files_of
-from vit_keras.training.data.listing import pictures_in
+from vit_keras.training.data.folder import pictures_in
 
 
 def litert(path):

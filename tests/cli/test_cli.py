@@ -979,7 +979,7 @@ def test_finetune_evaluate_embed(capsys, photos, weights, tmp_path):
     only = ["--only", str(out / "split.json")]
     assert main(["evaluate", model, photos, *only, "-o", str(page)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith(f"accuracy {accuracy:.1%} on 4 images") and lines[3].split()[:2] == ["cat", "2"]
+    assert lines[0].startswith(f"accuracy on 4 images: {100 * accuracy:.1f}") and lines[3].split()[:2] == ["cat", "2"]
     assert "Confusions" in page.read_text("utf-8")
     assert main(["evaluate", model, photos, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["pictures"] == 12

@@ -13,7 +13,8 @@ from PIL import Image
 from vit_keras import open_model, preprocess, resize, vit
 from vit_keras.anatomy import class_names, has_vit, name_classes, task
 from vit_keras.training.checks import check, class_weights
-from vit_keras.training.data import decoding, listing
+from vit_keras.training.data import decoding
+from vit_keras.training.data import folder as listing
 from vit_keras.training.data.augment import Augmentation
 from vit_keras.training.data.dataset import image_folder
 from vit_keras.training.data.read_ahead import ReadAhead

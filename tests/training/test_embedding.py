@@ -13,7 +13,6 @@ from vit_keras.config import ViTConfig
 from vit_keras.preprocess import CLIP
 from vit_keras.training.embedding import Probe, embed, features, knn, linear_probe
 from vit_keras.training.embeddings import batches, cache, probe, ridge_probe, writers
-from vit_keras.training.evaluation.wrong_labels import out_of_fold
 
 # Passes of the same float32 model over batches that were cut elsewhere; features are about 1.
 SAME = {"atol": 1e-5, "rtol": 1e-5}
@@ -483,7 +482,7 @@ def test_labels_in_other_shapes_and_few_examples(fit):
 @pytest.mark.parametrize("labels", [[[1, 1], [0, 0], [1, 0], [0, 1]], [[3.5, 1.0], [4, 2], [5, 3], [6, 4]]])
 def test_several_labels_and_numbers_are_not_classes(labels):
     x = np.eye(4)
-    for fit in (linear_probe, out_of_fold, lambda x, y: knn(x, y, x, k=1)):
+    for fit in (linear_probe, lambda x, y: knn(x, y, x, k=1)):
         with pytest.raises(ValueError, match="must be one-hot"):
             fit(x, labels)
 

@@ -24,7 +24,7 @@ from vit_keras import visualize, vit
 from vit_keras.training import finetuning as module
 from vit_keras.training.data.augment import Augmentation
 from vit_keras.training.data.dataset import ImageFolder
-from vit_keras.training.data.listing import split
+from vit_keras.training.data.folder import split
 from vit_keras.training.evaluation import evaluate, pictures_of_mistakes
 from vit_keras.training.finetuning import finetune, job
 from vit_keras.training.finetuning import run as running
@@ -195,7 +195,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_result(finished, photos, tmp
     assert "allows 1 of 3 epochs" in said and "starting over with 3 of 3 epochs" in said
     assert "Stopped after epoch 1 of 3. The same call continues from there" in said
     assert not (tmp_path / "run" / "model.keras").exists()
-    again = finetune(photos, model=tiny(), out=tmp_path / "run", minutes=7, **SETTINGS)  # the older arguments
+    again = finetune(photos, model=tiny(), output=tmp_path / "run", minutes=7, **SETTINGS)
     assert "Continuing after epoch 1 of 3" in capsys.readouterr().out
     assert not (tmp_path / "run" / ".state").exists()
     for name, values in result.history.items():

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vit_keras.training.data.labeled import Labeled
+from vit_keras.training.data.folder import Labeled
 from vit_keras.training.data.splits import check_fold_column, fold_numbers, hold_out
 
 pytest.importorskip("sklearn")

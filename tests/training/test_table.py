@@ -1,7 +1,5 @@
 """Tables as datasets: what the columns mean, which files they name, and mistakes that are said with their rows."""
 
-import inspect
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -9,7 +7,7 @@ from PIL import Image
 from vit_keras import anatomy, training, vit
 from vit_keras.training.data.augment import Augmentation
 from vit_keras.training.data.dataset import image_folder
-from vit_keras.training.data.table import image_table, read_columns, read_table
+from vit_keras.training.data.table import Columns, image_table, read_columns, read_table
 
 pytestmark = pytest.mark.filterwarnings("ignore:batch_size=32, but")
 
@@ -111,7 +109,9 @@ def test_all_forms_of_a_table_are_the_same(photos, tmp_path, kind):
         given = tmp_path / f"table.{kind}"
         frame.to_csv(given, index=False, sep="\t" if kind == "tsv" else ",")
     for label in ("kind", "cat", ["cat", "dog"], "age"):
-        found, expected = (read_table(table, label_column=label, images_dir=photos) for table in (given, COLUMNS))
+        found, expected = (
+            read_table(table, Columns(label_column=label, images_dir=photos)) for table in (given, COLUMNS)
+        )
         assert found.ids == expected.ids == IDS  # not 0, 1, 2, as they would be as numbers
         assert (found.task, found.names, found.paths) == (expected.task, expected.names, expected.paths)
         np.testing.assert_array_equal(found.labels, expected.labels)
@@ -271,44 +271,3 @@ def test_groups_and_duplicates_are_not_divided(photos):
     assert len(table(photos, "age", columns=twice)) == 1  # nothing is held out
     train, held_out = table(photos, "age", columns=twice, validation_split=0.34, group_column="image")
     assert {0, 1} <= set(train.rows) or {0, 1} <= set(held_out.rows)
-
-
-# --- the names of arguments in earlier versions ---
-
-
-OLD_NAMES = {
-    training.image_table: {"image": "id", "label": "kind", "weight": "w", "group": "g", "root": "PHOTOS"},
-    training.evaluate: {"image": "id", "label": "kind", "images": "PHOTOS"},
-    training.finetune: {"image": "id", "label": "kind", "weight": "w", "group": "g", "images": "PHOTOS"},
-    training.predict_table: {"image": "id", "images": "PHOTOS"},
-}
-
-
-def new_name(old):
-    return "images_dir" if old in ("root", "images") else f"{old}_column"
-
-
-def test_an_argument_under_its_old_name_is_read_with_a_warning(photos):
-    columns = {"id": IDS, "kind": COLUMNS["kind"], "w": COLUMNS["weight"], "g": COLUMNS["patient"]}
-    given = {**OLD_NAMES[training.image_table], "root": photos}
-    options = {"image_size": SIZE, "progress": False, "shuffle": False}
-    with pytest.warns(DeprecationWarning) as caught:
-        old = image_table(columns, **given, **options)
-    assert {f"image_table({name}=…) is now {new_name(name)}=. Pass {new_name(name)}." for name in given} == {
-        str(each.message) for each in caught if each.category is DeprecationWarning
-    }
-    assert {each.filename for each in caught if each.category is DeprecationWarning} == {__file__}
-    new = image_table(columns, **{new_name(name): value for name, value in given.items()}, **options)
-    assert old.paths == new.paths
-    for (_, *one), (_, *two) in zip(old, new):
-        for first, second in zip(one, two):
-            np.testing.assert_array_equal(first, second)
-
-
-@pytest.mark.parametrize("function", OLD_NAMES, ids=lambda function: function.__name__)
-def test_every_old_name_is_known_and_refused_beside_the_new_one(function):
-    for old, value in OLD_NAMES[function].items():
-        new = new_name(old)
-        assert new in inspect.signature(function).parameters
-        with pytest.raises(TypeError, match=f"{function.__name__} .*{new} twice: {old}"):
-            function("a", "b", **{old: value, new: value})

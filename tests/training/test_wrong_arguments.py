@@ -1,7 +1,6 @@
 """Arguments that `finetune` does not have: none is ignored, each is answered with what would work."""
 
 import dataclasses
-import inspect
 
 import keras
 import pytest
@@ -9,7 +8,6 @@ import pytest
 from vit_keras import vit
 from vit_keras._internal.validate import ALIASES, did_you_mean
 from vit_keras.training import Recipe, finetune
-from vit_keras.training.finetuning.options import FinetuneOptions
 
 FIELDS = [field.name for field in dataclasses.fields(Recipe)]
 
@@ -59,9 +57,3 @@ def test_two_letters_exchanged_are_near_and_only_the_nearest_is_suggested():
                 assert did_you_mean(wrong, [choice, "tensor"]) == f" Did you mean {choice!r}?"
     names = ["vit_ti16", "vit_s16", "vit_b16", "vit_l16"]
     assert did_you_mean("vitb16", names) == did_you_mean("vit-b16x", names) == " Did you mean 'vit_b16'?"
-
-
-def test_the_plain_options_have_the_defaults_and_types_of_the_arguments():
-    for field in dataclasses.fields(FinetuneOptions):
-        argument = inspect.signature(finetune).parameters[field.name]
-        assert (argument.default, argument.annotation) == (field.default, field.type)

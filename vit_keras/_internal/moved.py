@@ -39,9 +39,6 @@ MOVED: dict[str, tuple[str, ...]] = {
     "training.dataset": ("training.data.dataset",),
     "training.decoding": ("training.data.decoding",),
     "training.job": ("training.finetuning.job",),
-    "training.labeled": ("training.data.labeled",),
-    "training.listing": ("training.data.listing",),
-    "training.other_evaluations": ("training.evaluation.other_evaluations",),
     "training.read_ahead": ("training.data.read_ahead",),
     "training.report": ("training.evaluation.report",),
     "training.results": ("training.finetuning.results",),
@@ -50,7 +47,6 @@ MOVED: dict[str, tuple[str, ...]] = {
     "training.splits": ("training.data.splits",),
     "training.submission": ("training.evaluation.submission",),
     "training.table": ("training.data.table",),
-    "training.table_files": ("training.data.table_files",),
     "training.views": ("training.evaluation.views",),
     # --- core
     "files": ("_internal.atomic",),

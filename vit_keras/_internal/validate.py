@@ -9,12 +9,13 @@ import operator
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 if TYPE_CHECKING:
     import numpy as np
 
 __all__ = [
+    "Share",
     "check_activations",
     "check_fields",
     "check_switches",
@@ -30,6 +31,9 @@ __all__ = [
     "received",
     "see",
 ]
+
+Share: TypeAlias = float
+"""A number from 0 to 1, in annotations of arguments."""
 
 
 def see(symptom: str) -> str:

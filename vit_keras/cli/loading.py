@@ -95,7 +95,7 @@ def files_of(images: Sequence[str]) -> list[str]:
         ValueError: A folder has no images, or a file is a model or weights.
     """
     from ..checkpoints.readers.sniff import Kind, kind_of
-    from ..training.data.listing import EXTENSIONS
+    from ..training.data.folder import EXTENSIONS
     from ..training.embeddings.batches import files_in
 
     models = (Kind.SAFETENSORS, Kind.ZIP, Kind.HDF5, Kind.PICKLE)

@@ -28,8 +28,9 @@ def form_of(argument: Argument) -> dict[str, Any]:
     words, default = set(re.findall(r"\w+", argument.annotation)), argument.default
     name = argument.option.upper().replace("-", "_").rpartition("_")[2]
     form: dict[str, Any] = {"metavar": name}
-    if words & {"Sequence", "Iterable"}:
-        several = _OneOrSeveral if "str" in argument.annotation.split(" | ") else "extend"
+    one_text = "str" in argument.annotation.split(" | ")
+    if "Sequence" in words or ("Iterable" in words and not one_text):
+        several = _OneOrSeveral if one_text else "extend"
         form = {"metavar": name.removesuffix("S"), "nargs": "+", "action": several}
     if argument.choices:
         module, _, table = argument.choices.rpartition(".")
@@ -44,8 +45,9 @@ def form_of(argument: Argument) -> dict[str, Any]:
         if word in words:
             return form | more
     if "int" in words:
-        read = integer(min(1, default) if isinstance(default, int) else 1)
-        return form | {"metavar": "N", "type": _integer_or_text if "str" in words else read}
+        if "str" in words:
+            return form | {"metavar": "N|NAME", "type": lambda text: int(text) if text.isdecimal() else text}
+        return form | {"metavar": "N", "type": integer(min(1, default) if isinstance(default, int) else 1)}
     return form
 
 
@@ -84,10 +86,6 @@ def _in_range(text: str, kind: Callable[[str], Any], words: str, least: float, m
             return value
     limits = f"of at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
     raise argparse.ArgumentTypeError(f"expected {words} {limits}. Received: {text!r}")
-
-
-def _integer_or_text(text: str) -> int | str:
-    return int(text) if text.isdecimal() else text
 
 
 def setting(text: str) -> Setting:

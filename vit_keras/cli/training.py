@@ -13,7 +13,7 @@ from .._internal.validate import expanded
 from ..checkpoints.checkpoint import megabytes
 from ..opening import open_model
 from ..training import averaging, embeddings, evaluation, finetuning
-from ..training.data.labeled import folder_of
+from ..training.data.folder import folder_of
 from ..training.data.table import is_table
 from ..training.evaluation import pictures_of_mistakes, submission
 from ..training.evaluation.report import report
@@ -58,9 +58,9 @@ def evaluate(
     if json:
         print(as_json(found.to_dict(), indent=2))
     else:
-        headline, header, rows = found.table()
-        print(f"{headline}\n")
-        print_table(header, rows, "<" + ">" * (len(header) - 1))
+        header, *rows = found.table
+        print(f"{found.headline}\n")
+        print_table([title.upper() for title in header], rows, "<" + ">" * (len(header) - 1))
     if path is not None:
         root = folder_of(folder, options.get("images_dir")) if is_table(folder) else folder
         page = report(

@@ -15,7 +15,7 @@ from .. import anatomy
 from .._internal.validate import expanded, received
 from ..preprocess import Preprocessing
 from ..preprocess.images import decode, orientation, read
-from ..training.data.listing import pictures_in
+from ..training.data.folder import pictures_in
 from .plan import Plan
 
 __all__ = ["check_pictures", "model_inputs", "picture_files", "pictures_of_own_size", "unresized"]

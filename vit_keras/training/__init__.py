@@ -18,14 +18,11 @@ _NAMES = {
     "Distillation": "distill",
     "Duplicates": "data.duplicates",
     "Embedder": "embeddings",
-    "Evaluation": "evaluation",
+    "Evaluation": "evaluation.tasks",
     "FinetuneResult": "finetuning.results",
     "FlipTest": "evaluation.flips",
     "FoldsResult": "finetuning.results",
-    "ImageCurve": "evaluation.curve_over_images",
     "ImageFolder": "data.dataset",
-    "LabelIssues": "evaluation.wrong_labels",
-    "LabelsEvaluation": "evaluation.other_evaluations",
     "LayerwiseAdamW": "optimizers",
     "LayerwiseLamb": "optimizers",
     "LayerwiseSGD": "optimizers",
@@ -33,7 +30,6 @@ _NAMES = {
     "MaskedPatchPrediction": "masked",
     "Probe": "embeddings",
     "Recipe": "recipes",
-    "RegressionEvaluation": "evaluation.other_evaluations",
     "Reliability": "evaluation.calibration",
     "Sample": "data.sampling",
     "WarmupDecay": "optimizers",
@@ -48,15 +44,12 @@ _NAMES = {
     "finetune": "finetuning",
     "flip_test": "evaluation.flips",
     "head_layers": "freeze",
-    "image_curve": "evaluation.curve_over_images",
     "image_folder": "data.dataset",
     "image_table": "data.table",
     "knn": "embeddings",
-    "label_issues": "evaluation.wrong_labels",
     "linear_probe": "embeddings",
     "merge_lora": "lora",
     "near_duplicates": "data.duplicates",
-    "out_of_fold": "evaluation.wrong_labels",
     "predict_table": "evaluation.submission",
     "recipe": "recipes",
     "ridge_probe": "embeddings",
@@ -84,4 +77,4 @@ _SUBMODULES = (
 )
 
 __all__ = list(_NAMES)
-__getattr__, __dir__ = attach(__name__, _SUBMODULES, _NAMES, renamed={"NumbersEvaluation": "RegressionEvaluation"})
+__getattr__, __dir__ = attach(__name__, _SUBMODULES, _NAMES)

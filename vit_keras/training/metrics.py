@@ -143,11 +143,7 @@ def score(
             f"The metric {name!r} does not fit the task {task!r}, which these fit: {', '.join(fitting(task))}."
         )
     targets, outputs = _checked(as_array(targets), as_array(outputs), task)
-    try:
-        from sklearn import metrics
-    except ImportError:
-        raise ImportError('Metrics need scikit-learn: pip install "vit-keras[table]"') from None
-    function, options = getattr(metrics, metric.function), dict(metric.options)
+    function, options = getattr(scikit_learn_metrics(), metric.function), dict(metric.options)
     takes = metric.takes[task]
     if takes == "probabilities":
         options["labels"] = np.arange(outputs.shape[1])
@@ -173,6 +169,15 @@ def score(
         return float(function(targets, outputs, **options))
 
 
+def scikit_learn_metrics() -> Any:
+    """Return `sklearn.metrics`, or raise an `ImportError` that names the extra."""
+    try:
+        from sklearn import metrics
+    except ImportError:
+        raise ImportError('Metrics need scikit-learn: pip install "vit-keras[train]"') from None
+    return metrics
+
+
 def of_evaluation(name: str | None, evaluation: Any) -> float:
     """Return a metric of an evaluation; NaN if its images do not define it.
 
@@ -183,8 +188,8 @@ def of_evaluation(name: str | None, evaluation: Any) -> float:
         evaluation: What `vit_keras.training.evaluate` returns.
 
     Example:
-        >>> from vit_keras.training.evaluation import evaluation_of
-        >>> found = evaluation_of("single", ("cat", "dog"), (), np.array([1]), np.array([[0.2, 0.8]]))
+        >>> from vit_keras.training import Evaluation
+        >>> found = Evaluation(("cat", "dog"), (), np.array([1]), np.array([[0.2, 0.8]]))
         >>> of_evaluation("accuracy", found)
         1.0
     """
@@ -207,20 +212,6 @@ def scale_of(names: Sequence[str]) -> tuple[float, ...] | None:
         values = tuple(map(float, names))
         return values if values and all(np.diff(values) > 0) and np.isfinite(values).all() else None
     return None
-
-
-def macro_f1(confusion: np.ndarray) -> float:
-    """Return the mean of F1 over the classes that some target or some prediction has, as scikit-learn's macro average.
-
-    Args:
-        confusion: Counts by true class (rows) and predicted class (columns).
-
-    Example:
-        >>> macro_f1(np.array([[1, 1, 0], [0, 2, 0], [0, 0, 0]]))
-        0.7333333333333334
-    """
-    right, both = np.diag(confusion), confusion.sum(axis=0) + confusion.sum(axis=1)
-    return float(np.mean(2 * right[both > 0] / both[both > 0]))
 
 
 def wilson(share: float, count: int) -> tuple[float, float]:

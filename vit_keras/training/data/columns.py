@@ -11,7 +11,7 @@ import numpy as np
 
 from ... import anatomy
 from ..._internal.warn import warn_caller
-from .listing import first_few
+from .folder import first_few
 from .table import NUMBER
 
 __all__ = ["VALUES", "Meaning", "check_spelling", "columns_of", "meaning_of"]

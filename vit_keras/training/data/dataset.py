@@ -15,20 +15,19 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import keras
 import numpy as np
 
 from ... import anatomy
-from ..._internal.validate import is_number, one_of, positive_integer, size_pair
+from ..._internal.validate import Share, is_number, one_of, positive_integer, size_pair
 from ..._internal.warn import warn_caller
 from ...preprocess import GOOGLE, Preprocessing
 from ..checks import class_weights
 from .augment import Augmentation
 from .decoding import Decoder, Pictures, decoded_pictures, report_damaged, size_of
-from .labeled import Labeled, read_folder
-from .listing import split
+from .folder import Labeled, read_folder, split
 from .names import NameClasses
 from .read_ahead import ReadAhead, SetEpoch
 
@@ -42,12 +41,12 @@ def image_folder(
     model: keras.Model | None = None,
     preprocessing: Preprocessing | None = None,
     batch_size: int = 32,
-    validation_split: float | None = None,
+    validation_split: Share | None = None,
     seed: int = 0,
     shuffle: bool | None = None,
     augmentation: Augmentation | None = None,
-    errors: str = "raise",
-    label_mode: str = "int",
+    errors: Literal["raise", "skip"] = "raise",
+    label_mode: Literal["int", "categorical"] = "int",
     class_names: Sequence[str] | None = None,
     cache: str | bool | os.PathLike[str] = "auto",
     workers: int = 2,
@@ -67,12 +66,13 @@ def image_folder(
 
     Args:
         path: The folder, with one folder for each class.
-        image_size: `(height, width)` or one integer. `"native"` or `None`: the model's, else the preprocessing's.
+        image_size: Pixels, `(height, width)` or one integer; `"native"` or `None`: the model's. Without a model, it is
+            the preprocessing's.
         model: The model to train. It determines image size and preprocessing.
         preprocessing: How an image becomes an input of the model. `None`: the model's own; without a model Google's, to
             [-1, 1].
         batch_size: Images in a batch. The last batch may have fewer.
-        validation_split: Fraction of every class to hold out. The split depends only on the seed and on the names of
+        validation_split: Share of every class to hold out. The split depends only on the seed and on the names of
             the files, not on their order on disk. A class of a single image stays in the training set.
         seed: Seed of everything random.
         shuffle: `True`: a new order in every epoch. `False`: the order of the names. `None`: `True` for a training
@@ -80,7 +80,7 @@ def image_folder(
             other dataset is shuffled once, here, so that `paths` and `labels` are in the order of what `predict`
             returns.
         augmentation: Augmentation of the training images. The second dataset of a split never has it.
-        errors: `"raise"`: damaged images and empty classes are errors. `"skip"`: they are left out, with a warning.
+        errors: What to do with damaged images and empty classes: `"raise"` an error, or `"skip"` them with a warning.
         label_mode: `"int"`: int32 class numbers. `"categorical"`: float32 one-hot; always so with mixup and cutmix.
         class_names: The folders of classes, in the order of the model's outputs. `None`: all of them, sorted by name,
             or by number if all names are integers.
@@ -140,8 +140,8 @@ def datasets_of(
     seed: int = 0,
     shuffle: bool | None = None,
     augmentation: Augmentation | None = None,
-    errors: str = "raise",
-    label_mode: str = "int",
+    errors: Literal["raise", "skip"] = "raise",
+    label_mode: Literal["int", "categorical"] = "int",
     cache: str | bool | os.PathLike[str] = "auto",
     workers: int = 2,
     progress: bool = True,

@@ -27,7 +27,7 @@ from ..._internal.warn import warn_caller
 from ...preprocess import Preprocessing
 from ...preprocess.images import check_readable, decode, read
 from ...preprocess.pixels import gray_levels
-from .listing import first_few
+from .folder import first_few
 
 __all__ = ["report_damaged"]
 

@@ -11,35 +11,13 @@ import numpy as np
 
 from ..._internal.validate import positive_integer
 from ..._internal.warn import warn_caller
-from .labeled import Labeled
-from .listing import first_few
+from .folder import Labeled, first_few
 
 __all__ = ["check_fold_column", "fold_numbers", "hold_out"]
 
 
 def fold_numbers(data: Labeled, folds: int, seed: int) -> np.ndarray:
-    """Return the fold of each image: scikit-learn's splitters, and iterative stratification for several labels.
-
-    Classes and levels are divided evenly (`StratifiedKFold`, `StratifiedGroupKFold`), numbers at random (`KFold`,
-    `GroupKFold`). Images of several labels are divided so that each label is divided evenly, the rarest first
-    (Sechidis, Tsoumakas and Vlahavas 2011, "On the Stratification of Multi-Label Data"); where there are groups, group
-    by group.
-
-    Args:
-        data: The images.
-        folds: How many folds.
-        seed: Seed of the order.
-
-    Returns:
-        int `(n,)`, from 0 to `folds - 1`.
-
-    Raises:
-        ImportError: scikit-learn is not installed.
-        ValueError: There are too few images or groups, or one image in several rows may be divided.
-
-    Warns:
-        UserWarning: A class has fewer images than there are folds.
-    """
+    """Return the fold of each image: scikit-learn's splitters, and iterative stratification for several labels."""
     return _folds(data, positive_integer(folds, "folds", least=2), seed, lambda most: f"Pass folds={most}")
 
 
@@ -73,12 +51,7 @@ def _folds(data: Labeled, folds: int, seed: int, fewer: Callable[[int], str]) ->
 
 
 def hold_out(data: Labeled, share: float, seed: int) -> list[np.ndarray]:
-    """Return the numbers of the images for training and for validation: the first of about 1/share folds is held out.
-
-    Raises:
-        ImportError: scikit-learn is not installed.
-        ValueError: The share is not a fraction up to one half, or the images cannot be divided.
-    """
+    """Return the numbers of the images for training and for validation, which is the first of about 1/share folds."""
     if not 0 < share <= 0.5:
         raise ValueError(
             f"The share to hold out of a table (validation_split=, --held-out) must be above 0 and at most 0.5. "
@@ -103,16 +76,7 @@ def _splitter(name: str) -> Any:
 
 
 def check_fold_column(data: Labeled, folds: np.ndarray, name: str) -> None:
-    """Check that a column of folds divides neither an image that is in several rows nor a group.
-
-    Args:
-        data: The images.
-        folds: The fold of each image.
-        name: Name of the column.
-
-    Raises:
-        ValueError: It divides one.
-    """
+    """Check that a column of folds divides neither an image that is in several rows nor a group."""
     _check_duplicates(data, folds, f"give them one value in the column {name!r}")
     if data.groups is not None:
         _, first, group = np.unique(data.groups, return_index=True, return_inverse=True)

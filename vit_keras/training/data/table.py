@@ -10,63 +10,71 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import sys
+import warnings
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import keras
 import numpy as np
 
-from ..._internal.validate import expanded, one_of, path_text
-from ..._internal.warn import renamed_arguments
+from ..._internal.validate import Share, did_you_mean, expanded, one_of, path_text, received
 from ...labels import TASKS
 from ...preprocess import Preprocessing
 from .augment import Augmentation
 from .dataset import ImageFolder, datasets_of
-from .labeled import OF_IMAGES, Labeled, folder_of, read_folder
-from .listing import EXTENSIONS, first_few
+from .folder import EXTENSIONS, OF_IMAGES, Labeled, first_few, folder_of, read_folder
 from .splits import hold_out
-from .table_files import is_table, read_columns, row_numbers, whole_columns, without_label
 
 __all__ = [
     *("find_pictures", "image_table", "is_table", "read_columns", "read_pictures", "read_table", "whole_columns"),
 ]
 
 
-RENAMED = {
-    "image": "image_column",
-    "label": "label_column",
-    "weight": "weight_column",
-    "group": "group_column",
-}
-"""Arguments of a table by the names that they had, and have now; the folder had another one in each function."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Columns:
+    """Columns of a table, and what they mean; see `image_table`. `None` for `images_dir`: the folder of the table."""
+
+    images_dir: str | os.PathLike[str] | None = None
+    image_column: str = "image"
+    label_column: str | Sequence[str] = "label"
+    task: str = "auto"
+    separator: str | None = None
+    group_column: str | None = None
+    weight_column: str | None = None
+    class_names: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        one_of(self.task, "task", ("auto", *TASKS))
 
 
-@renamed_arguments(root="images_dir", **RENAMED)
 def image_table(
     table: Any,
     image_column: str = "image",
     label_column: str | Sequence[str] = "label",
     *,
     images_dir: str | os.PathLike[str] = ".",
-    task: str = "auto",
+    task: Literal["auto", "single", "multi", "regression", "ordinal"] = "auto",
     separator: str | None = None,
-    weight_column: str | None = None,
     group_column: str | None = None,
+    weight_column: str | None = None,
+    class_names: Sequence[str] | None = None,
     image_size: int | tuple[int, int] | str | None = "native",
     model: keras.Model | None = None,
     preprocessing: Preprocessing | None = None,
     batch_size: int = 32,
-    validation_split: float | None = None,
+    validation_split: Share | None = None,
     seed: int = 0,
     shuffle: bool | None = None,
     augmentation: Augmentation | None = None,
-    errors: str = "raise",
-    label_mode: str = "int",
-    class_names: Sequence[str] | None = None,
+    errors: Literal["raise", "skip"] = "raise",
+    label_mode: Literal["int", "categorical"] = "int",
     cache: str | bool | os.PathLike[str] = "auto",
     workers: int = 2,
     progress: bool = True,
@@ -75,7 +83,7 @@ def image_table(
 
     Batches, checks, caching and random numbers are those of `vit_keras.training.image_folder`.
 
-    What stands in the column or columns `label_column`, and what a batch then has, depends on the `task`:
+    The content of the column or columns `label_column`, and of a batch, depends on the `task`:
 
     - `"single"`: names or whole numbers; int32 `(n,)`. `class_names` are the classes, sorted. Names in a CSV file are
       as they are written there: `001` is not `1`.
@@ -85,27 +93,29 @@ def image_table(
 
     Args:
         table: The path of a .csv, .tsv or .parquet file; a data frame of pandas or polars; or a dictionary of columns.
-        image_column: The column of the images: files relative to `images_dir`. A name without an ending, such as an id,
-            means the file of that name with the ending of an image.
-        label_column: The column of the labels, or several.
-        images_dir: The folder of the images.
-        task: What the labels are; `"auto"` infers the task when it is unambiguous, and reports what it inferred.
-        separator: The text between the labels of one image, such as `" "` or `"|"`. An empty text means no label.
-        weight_column: A column of numbers: the weight of each image in the loss. Batches have them as a third element.
-        group_column: A column, such as the patient's. Its values are not divided between training and validation.
-        image_size: `(height, width)` or one integer. `"native"` or `None`: the model's, else the preprocessing's.
+        image_column: Column of the images: files relative to `images_dir`. A name without a suffix, such as an id,
+            means the image of that name.
+        label_column: Column of the labels, or several columns.
+        images_dir: Folder of the images.
+        task: What the labels are: one class per image, several labels, numbers, or ordered levels; `"auto"` infers it
+            where it is unambiguous, and reports what it inferred.
+        separator: Text between the labels of one image, such as `" "` or `"|"`, in a column with several. An empty cell
+            means no label.
+        group_column: Column of groups, such as patients, that are not divided between training and validation.
+        weight_column: Column with the weight of each image in the loss. Batches have the weights as a third element.
+        class_names: Names of the classes, labels or levels in the order of the model's outputs. `None`: sorted, by
+            number if all names are numbers. Levels that are not numbers need it.
+        image_size: Pixels, `(height, width)` or one integer (see `image_folder`).
         model: The model to train. It determines image size and preprocessing.
         preprocessing: How an image becomes an input of the model. `None`: the model's own, or Google's.
         batch_size: Images in a batch. The last batch may have fewer.
         validation_split: Share to hold out, up to 0.5: the first of about 1/share folds of `splits.fold_numbers`.
         seed: Seed of everything random.
-        shuffle: `True`: a new order in every epoch; `False`: the order of the rows; `None`: see `image_folder`.
+        shuffle: Whether each epoch has a new order (see `image_folder`).
         augmentation: Augmentation of the training images.
-        errors: `"raise"`: damaged and missing images are errors. `"skip"`: they are left out, with a warning.
-        label_mode: `"categorical"`: the labels of single classes are one-hot, as they always are with mixup and cutmix.
-        class_names: The classes, labels or levels in the order of the model's outputs. `None`: sorted, by number if all
-            are numbers. Levels that are not numbers need it.
-        cache: Where the pixels are kept; see `image_folder`.
+        errors: What to do with damaged and missing images: `"raise"` an error, or `"skip"` them with a warning.
+        label_mode: `"categorical"`: one-hot labels of single classes, as they always are with mixup and cutmix.
+        cache: Where the pixels are kept (see `image_folder`).
         workers: Threads that prepare the next batches; 0 for none.
         progress: Whether to show a bar, and what was assumed, on standard error.
 
@@ -127,9 +137,17 @@ def image_table(
         >>> data.class_names, data.labels.tolist(), data.paths[0].name
         (('red', 'white'), [[0.0, 1.0], [1.0, 1.0]], '0.png')
     """
-    data = read_table(
-        table, image_column, label_column, images_dir, task, separator, weight_column, group_column, class_names
+    columns = Columns(
+        images_dir=images_dir,
+        image_column=image_column,
+        label_column=label_column,
+        task=task,
+        separator=separator,
+        group_column=group_column,
+        weight_column=weight_column,
+        class_names=class_names,
     )
+    data = read_table(table, columns)
     if data.assumed and progress:
         print(data.assumed, file=sys.stderr)
     datasets = datasets_of(
@@ -154,26 +172,14 @@ def image_table(
 # --- what the columns say -----------------------------------------------------------------------------------------
 
 
-def read_table(
-    table: Any,
-    image_column: str = "image",
-    label_column: str | Sequence[str] = "label",
-    images_dir: str | os.PathLike[str] = ".",
-    task: str = "auto",
-    separator: str | None = None,
-    weight_column: str | None = None,
-    group_column: str | None = None,
-    class_names: Sequence[str] | None = None,
-    fewest: int = 2,
-) -> Labeled:
+def read_table(table: Any, how: Columns, fewest: int = 2) -> Labeled:
     """Return the images and labels of a table with at least this number of classes; see `image_table`."""
-    one_of(task, "task", ("auto", *TASKS))
-    root = folder_of(table, images_dir)
-    image, group, weight = str(image_column), group_column, weight_column
-    names = [label_column] if isinstance(label_column, (str, int)) else label_column
+    task, separator, class_names, group = how.task, how.separator, how.class_names, how.group_column
+    root, image, weight = folder_of(table, how.images_dir), str(how.image_column), how.weight_column
+    names = [how.label_column] if isinstance(how.label_column, (str, int)) else how.label_column
     wanted = [str(name) for name in names]
     if not wanted:
-        raise ValueError(f"label_column must be a column or several. Received: {label_column!r}")
+        raise ValueError(f"label_column must be a column or several. Received: {how.label_column!r}")
     as_written = [image, *wanted, *filter(None, [group])]
     columns, written = read_columns(table, [image]), read_columns(table, as_written)
     if separator is not None and (not separator or task not in ("auto", "multi")):
@@ -217,32 +223,18 @@ def read_table(
     return Labeled(task, names, paths, labels, ids, root, weights, groups, missing, assumed)
 
 
-def read_pictures(source: Any, images_dir: Any, errors: str, options: Mapping[str, Any], fewest: int = 2) -> Labeled:
-    """Return the images of a folder of classes, or of a table.
-
-    Args:
-        source: The folder or the table.
-        images_dir: Folder of a table's images; `None`: the table's own.
-        errors: Whether empty subfolders are errors; see `image_folder`.
-        options: For a table, arguments of `read_table`.
-        fewest: The least number of classes.
-
-    Raises:
-        ValueError: Options of a table are given with a folder.
-    """
+def read_pictures(source: Any, how: Columns, errors: str, fewest: int = 2) -> Labeled:
+    """Return the images of a folder of classes, or of a table; options of a table are refused for a folder."""
     if is_table(source):
-        return read_table(source, images_dir=folder_of(source, images_dir), fewest=fewest, **options)
+        return read_table(source, how, fewest)
     path = expanded(path_text(source, "images", OF_IMAGES))
-    given = [name for name, value in {**options, "images_dir": images_dir}.items() if value != _OF_A_FOLDER.get(name)]
+    given = [field.name for field in dataclasses.fields(how) if getattr(how, field.name) != field.default]
     if given and not path.is_dir() and path.exists():
         raise ValueError(f"{path} is not a table: its name must end in .csv, .tsv or .parquet.")
     if given and path.exists():
         verb = "belongs" if len(given) == 1 else "belong"
         raise ValueError(f"{', '.join(given)} {verb} to a table. {path} is a folder of classes.")
     return read_folder(path, None, errors, fewest)
-
-
-_OF_A_FOLDER = {"image_column": "image", "label_column": "label", "task": "auto"}
 
 
 def column_numbers(columns: Mapping[str, np.ndarray], name: str) -> np.ndarray:
@@ -396,3 +388,147 @@ def _listed(folder: Path) -> dict[Any, Any]:
         if ending.lower() in EXTENSIONS and stem:
             by_stem.setdefault(stem, []).append(name)
     return by_stem
+
+
+# --- a table as columns -------------------------------------------------------------------------------------------
+
+
+_READERS = {".csv": ",", ".tsv": "\t", ".tab": "\t", ".parquet": None, ".pq": None}
+_PACKED = (".gz", ".bz2", ".xz", ".zip", ".zst")
+
+
+def images_of_table(table: Any, images_dir: str | os.PathLike[str] | None, column: str | None) -> list[str]:
+    """Return the file of each row of a table; `column` is the first one by default.
+
+    Raises:
+        FileNotFoundError: Images are missing. Without them, rows of features would not be those of the table.
+    """
+    column = column or next(iter(read_columns(table)))
+    (names,) = whole_columns(read_columns(table, [column]), column)
+    paths, missing = find_pictures([*map(str, names)], folder_of(table, images_dir))
+    if missing:
+        lost = first_few([str(paths[row]) for row in sorted(missing)])
+        raise FileNotFoundError(
+            f"{len(missing):,} of the {len(paths):,} images of {received(table)} are missing: {lost}. Pass images_dir= "
+            "(--images-dir), their folder, or leave their rows out of the table."
+        )
+    return [*map(str, paths)]
+
+
+def is_table(data: Any) -> bool:
+    """Return whether a value is a table for `image_table` instead of a folder."""
+    if isinstance(data, (str, os.PathLike)):
+        return _ending(Path(data)) in _READERS and not expanded(data).is_dir()
+    named = hasattr(data, "columns") or hasattr(data, "column_names")
+    return isinstance(data, Mapping) or (named and hasattr(data, "__getitem__"))
+
+
+def read_columns(table: Any, texts: Sequence[str] = ()) -> dict[str, np.ndarray]:
+    """Return the columns of a table as arrays."""
+    if not is_table(table):
+        raise TypeError(
+            "A table is the path of a .csv, .tsv or .parquet file, a data frame, or a dictionary of columns. "
+            f"Received: {table!r:.100}"
+        )
+    frame = _read_file(expanded(table), texts) if isinstance(table, (str, os.PathLike)) else table
+    names = frame if isinstance(frame, Mapping) else getattr(frame, "column_names", None) or frame.columns  # of Arrow
+    columns = {str(name): _array(frame[name]) for name in names}
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"The columns of the table differ in length: {lengths}")
+    if not columns or not next(iter(lengths.values())):
+        raise ValueError("The table has no rows.")
+    return columns
+
+
+def _array(column: Any) -> np.ndarray:
+    """Return a column as an array of numbers or booleans, or else of objects."""
+    array = column.to_numpy() if hasattr(column, "to_numpy") else column
+    if not isinstance(array, np.ndarray):  # NumPy would make "nan" of a missing value among texts
+        values = [*array]
+        array = np.empty(len(values), object)
+        array[:] = values
+    if array.ndim != 1:
+        raise ValueError(f"A column of a table has one value in each row. Received: shape {array.shape}")
+    if array.dtype.kind == "O" and any(isinstance(value, (list, tuple, dict, np.ndarray)) for value in array):
+        found = next(value for value in array if isinstance(value, (list, tuple, dict, np.ndarray)))
+        raise ValueError(
+            f"A column of a table has one value in each row. Received: {found!r:.100}. Join several labels to one "
+            "text, and pass separator=."
+        )
+    if array.dtype.kind == "O" and all(isinstance(value, (bool, int, float, np.number, np.bool_)) for value in array):
+        return np.array(array.tolist())
+    return array if array.dtype.kind in "biuf" else array.astype(object)
+
+
+def without_label(column: np.ndarray) -> np.ndarray:
+    """Return a column of labels in which a missing value is an empty text: no label."""
+    missing = [_is_missing(value) for value in column.tolist()]
+    return np.where(missing, "", column.astype(object)) if any(missing) else column
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or type(value).__name__ in ("NAType", "NaTType") or value != value
+
+
+def _ending(path: Path) -> str:
+    return Path(path.stem if path.suffix.lower() in _PACKED else path.name).suffix.lower()
+
+
+def _read_file(path: Path, texts: Sequence[str]) -> Any:
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no table {path}.")
+    try:
+        import pandas
+    except ImportError:
+        raise ImportError('Reading a table needs pandas: pip install "vit-keras[table]"') from None
+    separator = _READERS[_ending(path)]
+    try:
+        if separator is None:
+            return pandas.read_parquet(path)
+        # "NA", "None" and "null" are names of classes too; only an empty cell and NaN are missing.
+        options = {"dtype": dict.fromkeys(texts, str), "keep_default_na": False, "na_values": ["", "NaN", "nan"]}
+        titles = [*pandas.read_csv(path, sep=separator, nrows=0)]
+        if len(titles) == 1:  # whatever its ending, such a file has another separator
+            separator = next((other for other in ",;\t|" if other in titles[0]), separator)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pandas.errors.ParserWarning)  # rows that are longer than the header
+            return pandas.read_csv(path, sep=separator, index_col=False, **options)
+    except ImportError as error:
+        needs = 'Reading Parquet needs pyarrow: pip install "vit-keras[table]"'
+        raise ImportError(needs if separator is None else f"{path} cannot be read: {error}") from None
+    except pandas.errors.ParserWarning:
+        raise ValueError(f"{path} has more values in its rows than names of columns in its first line.") from None
+    except (
+        ValueError,
+        OSError,
+        EOFError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:  # pandas' and pyarrow's errors are of these
+        raise ValueError(f"{path} cannot be read as a table: {error}") from None
+
+
+def whole_columns(columns: Mapping[str, np.ndarray], *names: str, advice: str = "") -> list[np.ndarray]:
+    """Return columns without a missing value; `advice` follows in the error for a column that is not there."""
+    for name in names:
+        if name not in columns:
+            name = str(name)
+            hint = did_you_mean(name, columns)
+            raise ValueError(
+                f"The table has no column {name!r}.{hint} Its columns: {', '.join(columns)}.{'' if hint else advice}"
+            )
+        column = columns[name]
+        rows = np.flatnonzero([_is_missing(value) for value in column.tolist()])
+        if len(rows):
+            raise ValueError(
+                f"The column {name!r} has no value in {row_numbers(rows)}. Fill them in, or leave the rows out."
+            )
+    return [columns[name] for name in names]
+
+
+def row_numbers(rows: Sequence[int] | np.ndarray) -> str:
+    """Return the numbers of rows in words; the first row below the names of the columns is 1."""
+    shown = ", ".join(f"{row + 1:,}" for row in rows[:10])
+    more = f" and {len(rows) - 10:,} more" if len(rows) > 10 else ""
+    return f"row{'s' if len(rows) > 1 else ''} {shown}{more} (the first is 1)"

@@ -17,8 +17,8 @@ from ..._internal.validate import expanded, positive_integer, received
 from ...anatomy import find_vit, front, image_shape
 from ...preprocess import Preprocessing
 from ..data.decoding import report_damaged
-from ..data.listing import pictures_in
-from ..data.table_files import is_table
+from ..data.folder import pictures_in
+from ..data.table import is_table
 
 __all__: list[str] = []
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from typing import Any
+from typing import Any, Literal
 
 import keras
 import numpy as np
 
 from ..._internal.atomic import complete
-from ..._internal.validate import expanded, one_of
+from ..._internal.validate import expanded, one_of, received
 from ...anatomy import blocks, final_norm, find_vit, front, heads, pooling, preprocessing_of
 from ...backend.keras_internals import kept, no_gradients
 from ...model import VisionTransformer
 from ...preprocess import Preprocessing
 from ..checks import check_range
+from ..data.table import images_of_table, is_table
 from .batches import batches_of, joined_labels, run_over
 from .writers import writer_for
 
@@ -27,12 +28,14 @@ def embed(
     model: keras.Model,
     images: Any,
     *,
+    images_dir: str | os.PathLike[str] | None = None,
+    image_column: str | None = None,
     batch_size: int = 32,
     output: str | os.PathLike[str] | None = None,
     layer: str | None = None,
     image_size: int | tuple[int, int] | str | None = "native",
     return_labels: bool = False,
-    errors: str = "raise",
+    errors: Literal["raise", "skip"] = "raise",
     progress: bool = True,
 ) -> Any:
     """Compute the features of any number of images: one vector for each, the input of the model's head.
@@ -43,23 +46,24 @@ def embed(
         model: A ViT of this package, or a model with one inside. What stands before the ViT (preprocessing,
             augmentation) is applied. Layers after it are not, except those that turn its tokens into one vector, such
             as `GlobalAveragePooling1D` after a ViT with `pooling=None`.
-        images: A folder (searched for images, its subfolders included), an `ImageFolder` (whose images come in the
-            order of its `paths`, without augmentation), an array, a list or iterator of images (whatever
-            `vit_keras.utils.read` reads), or a dataset of batches `x` or `(x, y, …)`: `tf.data`, PyDataset, DataLoader.
-            Batches of integers are pixels in [0, 255], which are prepared as the model needs; batches of floats go into
-            the model as they are, as in `predict`.
-        batch_size: Images in a batch; datasets have their own.
-        output: A file to write instead of returning an array: `.npy`, `.npz` (`features`, and `paths` and `labels`
-            where they are known) or `.parquet` (columns `path`, `label`, `features`; needs the extra `parquet`). It
-            appears when it is whole.
-        layer: Name of the layer of the ViT whose output to return; `"tokens"` for all tokens before pooling; `None` for
-            the input of the head or, without a head, the output of the ViT. (With two heads, DeiT's, the mean of their
-            inputs.)
-        image_size: `(height, width)` or one integer, for a model that takes any size. `"native"` or `None`: the size of
-            its checkpoint; a model that resizes images itself gets each image in its own size.
+        images: The images: a folder (searched with its subfolders), a table (see `vit_keras.training.image_table`), an
+            `ImageFolder` (whose images come in the order of its `paths`, without augmentation), an array, a list or
+            iterator of images (whatever `vit_keras.utils.read` reads), or a dataset of batches `x` or `(x, y, …)`:
+            `tf.data`, PyDataset, DataLoader. Batches of integers are pixels in [0, 255], which are prepared as the
+            model needs; batches of floats go into the model as they are, as in `predict`.
+        images_dir: For a table, the folder of its images; `None`: the folder of the table.
+        image_column: For a table, the column of the images; `None`: the first column.
+        batch_size: Images in a batch. Datasets have their own.
+        output: File to write instead of returning an array: .parquet, .npz or .npy. `.npz` has `features`, and `paths`
+            and `labels` where they are known; `.parquet` the columns `path`, `label`, `features` (it needs the extra
+            `parquet`). The file appears when it is whole.
+        layer: Layer whose output to take, or `"tokens"` for all tokens before pooling; `None`: the input of the head.
+            Without a head, it is the output of the ViT; with two heads, DeiT's, the mean of their inputs.
+        image_size: Pixels, `(height, width)` or one integer, for a model that takes any size; `"native"` or `None`: the
+            size of its checkpoint. A model that resizes images itself gets each image in its own size.
         return_labels: Whether to return the labels too: those of an `ImageFolder` or a dataset, or the names of a
             folder's subfolders. A dataset that shuffles has them in another order each time.
-        errors: `"raise"` to refuse damaged files; `"skip"` to leave them out with a warning, and their rows.
+        errors: What to do with damaged images: `"raise"` an error, or `"skip"` them and their rows with a warning.
         progress: Whether to draw a progress bar.
 
     Returns:
@@ -81,6 +85,10 @@ def embed(
         (1, 64)
     """
     one_of(errors, "errors", ("raise", "skip"))
+    if is_table(images):
+        images = images_of_table(images, images_dir, image_column)
+    elif images_dir is not None or image_column is not None:
+        raise ValueError(f"images_dir and image_column are for a table. Received: images={received(images)}")
     extractor = Extractor.of(model, layer, image_size)
     file = None if output is None else (writer_for(output), expanded(output))
     batches, total = batches_of(images, batch_size)

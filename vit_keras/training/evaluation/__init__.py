@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import keras
 import numpy as np
@@ -16,9 +15,7 @@ from PIL import Image
 
 from ..._internal.finite import check_outputs
 from ..._internal.validate import expanded, one_of, positive_integer
-from ..._internal.warn import renamed_arguments
 from ...anatomy import (
-    NUMBERS,
     class_names,
     has_attention,
     image_shape,
@@ -33,13 +30,12 @@ from ...labels import class_named
 from ...opening import as_model
 from ...preprocess.images import read
 from ...visualize.attention import attention_map
-from .. import metrics
 from ..data.dataset import ImageFolder
-from ..data.labeled import Labeled
-from ..data.listing import first_few
-from ..data.table import RENAMED, is_table, read_pictures
+from ..data.folder import Labeled, first_few
+from ..data.table import Columns, is_table, read_pictures
 from ..embeddings.batches import Batch, batches_of_files, joined_paths, run_over
-from .other_evaluations import LabelsEvaluation, RegressionEvaluation, as_html, percent
+from ..metrics import scikit_learn_metrics
+from .tasks import Evaluation
 
 __all__ = ["Evaluation", "evaluate"]
 
@@ -49,154 +45,6 @@ _MAP_SIDE = 384
 _MAP_BATCH = 8
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Evaluation:
-    """The predictions of a classifier on labeled images, and the metrics that follow from them.
-
-    Attributes:
-        class_names: Names of the classes, in the order of the outputs.
-        paths: The images, relative to their folder.
-        labels: int array `(n,)`, the true class of each.
-        probabilities: float array `(n, classes)`.
-
-    Example:
-        >>> said = Evaluation(("cat", "dog"), ("1.jpg", "2.jpg"), np.array([0, 1]), np.array([[0.9, 0.1], [0.6, 0.4]]))
-        >>> said.accuracy, said.confusion.tolist(), said.mistakes().tolist()
-        (0.5, [[1, 0], [1, 0]], [1])
-    """
-
-    class_names: tuple[str, ...]
-    paths: tuple[str, ...]
-    labels: np.ndarray
-    probabilities: np.ndarray
-    task = "single"
-
-    @property
-    def targets(self) -> np.ndarray:
-        """The labels for `metrics.score`."""
-        return self.labels
-
-    @property
-    def outputs(self) -> np.ndarray:
-        """The probabilities for `metrics.score`."""
-        return self.probabilities
-
-    @functools.cached_property
-    def predictions(self) -> np.ndarray:
-        """The most probable class of each image."""
-        return self.probabilities.argmax(axis=-1)
-
-    @functools.cached_property
-    def confusion(self) -> np.ndarray:
-        """Images by true class (rows) and predicted class (columns)."""
-        counts = np.zeros((len(self.class_names),) * 2, int)
-        np.add.at(counts, (self.labels, self.predictions), 1)
-        return counts
-
-    @property
-    def accuracy(self) -> float:
-        """Share of the images whose most probable class is the true one."""
-        return float(np.mean(self.predictions == self.labels))
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """The 95 % interval of the accuracy (Wilson's)."""
-        return metrics.wilson(self.accuracy, len(self.labels))
-
-    @property
-    def loss(self) -> float:
-        """Mean cross-entropy, in nats."""
-        return float(-np.log(np.maximum(self.of_true_class, 1e-7)).mean())
-
-    @property
-    def of_true_class(self) -> np.ndarray:
-        """The probability that was predicted for the true class of each image."""
-        return self.probabilities[np.arange(len(self.labels)), self.labels]
-
-    @property
-    def commonest(self) -> float:
-        """The accuracy of always predicting the most frequent class: the baseline."""
-        return float(np.bincount(self.labels).max() / len(self.labels))
-
-    @property
-    def per_class(self) -> tuple[dict[str, Any], ...]:
-        """`name`, `pictures`, `precision`, `recall` and `f1` of each class; `None` where a divisor is 0."""
-        right, true, said = np.diag(self.confusion), self.confusion.sum(axis=1), self.confusion.sum(axis=0)
-
-        def share(part, whole):
-            return float(part / whole) if whole else None
-
-        return tuple(
-            {
-                "name": name,
-                "pictures": int(true[k]),
-                "precision": share(right[k], said[k]),
-                "recall": share(right[k], true[k]),
-                "f1": share(2 * right[k], true[k] + said[k]),
-            }
-            for k, name in enumerate(self.class_names)
-        )
-
-    @property
-    def macro_f1(self) -> float:
-        """The mean of F1 over the classes with images or predictions (`metrics.macro_f1`): small classes count as much
-        as large ones, and a class that is predicted and has no images counts as 0.
-        """
-        return metrics.macro_f1(self.confusion)
-
-    def mistakes(self) -> np.ndarray:
-        """Return the numbers of the wrong predictions, the worst first: those least probable for the true class."""
-        wrong = np.flatnonzero(self.predictions != self.labels)
-        return wrong[np.argsort(self.of_true_class[wrong], kind="stable")]
-
-    def confused(self) -> list[tuple[str, str, int]]:
-        """Return true class, predicted class and number of images of each confusion; the most frequent first."""
-        wrong = [pair for pair in zip(*np.nonzero(self.confusion)) if pair[0] != pair[1]]
-        wrong.sort(key=lambda pair: -self.confusion[pair])
-        return [(self.class_names[i], self.class_names[j], int(self.confusion[i, j])) for i, j in wrong]
-
-    def caption(self, number: int) -> tuple[str, str]:
-        """Return the true class of an image, and the predicted one, with their probabilities, in words."""
-        said, shares = (self.labels[number], self.predictions[number]), self.probabilities[number]
-        true, predicted = (f"{self.class_names[each]} ({percent(shares[each])})" for each in said)
-        return true, predicted
-
-    @property
-    def headline(self) -> str:
-        """The result in a line."""
-        low, high = self.interval
-        return f"accuracy {self.accuracy:.1%} (95 % interval: {low:.1%} to {high:.1%})"
-
-    @property
-    def figures(self) -> dict[str, str]:
-        """The most important metrics, in words."""
-        low, high = self.interval
-        interval = f"95\N{NO-BREAK SPACE}% interval: {100 * low:.1f} to {percent(high)}"
-        return {
-            f"accuracy on {len(self.labels):,} images ({interval})": percent(self.accuracy),
-            "mean F1 over the classes": percent(self.macro_f1),
-            "loss (cross-entropy)": f"{self.loss:.3f}",
-            f"mistakes of {len(self.labels):,}": f"{len(self.mistakes()):,}",
-            "accuracy of always predicting the most frequent class": percent(self.commonest),
-        }
-
-    def _repr_html_(self) -> str:
-        return as_html(self.figures)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the metrics, as plain JSON."""
-        return {
-            "pictures": len(self.labels),
-            "accuracy": self.accuracy,
-            "interval": list(self.interval),
-            "loss": self.loss,
-            "macro_f1": self.macro_f1,
-            "classes": list(self.per_class),
-            "confusion": self.confusion.tolist(),
-        }
-
-
-@renamed_arguments(images="images_dir", **RENAMED)
 def evaluate(
     model: keras.Model | str | os.PathLike[str],
     folder: Any,
@@ -208,36 +56,37 @@ def evaluate(
     only: str | os.PathLike[str] | Iterable[str] | None = None,
     image_size: int | tuple[int, int] | str | None = "native",
     batch_size: int = 32,
-    errors: str = "raise",
+    errors: Literal["raise", "skip"] = "raise",
     progress: bool = True,
-) -> Evaluation | LabelsEvaluation | RegressionEvaluation:
+) -> Evaluation:
     """Measure a model on a folder of images, one subfolder for each class, or on a table.
 
     Args:
-        model: A model with a ViT in it, or the path of a saved one. If it knows the names of its classes, the names of
-            the folders, or in the table, are looked up among them (one of several between commas is enough: `tabby` for
+        model: A saved model, or a model with a ViT in it. If it knows the names of its classes, the names of the
+            folders, or in the table, are looked up among them (one of several between commas is enough: `tabby` for
             `tabby, tabby cat`); otherwise these are its classes, in their order. A model that normalizes or resizes its
             images gets pixels.
-        folder: The images, `folder/class/picture.jpg`; or a table, as in `vit_keras.training.image_table`, whose
-            labels are of the model's task (`vit_keras.anatomy.task`).
+        folder: Folder with one subfolder for each class, folder/class/image.jpg; or a table of images and labels (see
+            `vit_keras.training.image_table`). The labels are of the model's task (`vit_keras.anatomy.task`).
         images_dir: For a table, the folder of its images; `None`: the folder of the table.
-        image_column: For a table, the column of the images.
-        label_column: For a table, the column of the labels, or several. `None`: `"label"`, or the columns with the
-            names of the model's labels or numbers. A model with one label or number takes a column of any name.
-        separator: For a table, the text between several labels in one column.
-        only: Which images, as the table calls them, or relative to the folder: a list, or the path of the
-            `split.json` that `finetune` wrote, for the held-out ones. `None`: all.
-        image_size: Pixels, `(height, width)` or one integer, for a model that takes any size. `"native"` or `None`: the
-            size of its checkpoint; a model that resizes images itself gets each image in its own size.
+        image_column: For a table, the column of the images (see `vit_keras.training.image_table`).
+        label_column: For a table, the column of the labels, or several; `None`: label, or the columns with the names of
+            the model's labels or numbers. A model with one label or number takes a column of any name.
+        separator: For a table, the text between the labels of a column with several.
+        only: Images to evaluate: the split.json that `finetune` wrote, for those that it held out; `None`: all. Or a
+            list of images, by their names in the table or relative to the folder.
+        image_size: Input size in pixels, for a model that takes any size; `"native"`: the size of its checkpoint.
+            `(height, width)`, or one integer for a square. `None` is `"native"`. A model that resizes images itself gets each image in its own size.
         batch_size: Images in a batch.
-        errors: `"raise"` to refuse damaged and missing images, `"skip"` to leave them out with a warning.
-        progress: Whether to draw a progress bar.
+        errors: What to do with damaged images: `"raise"` an error, or `"skip"` them with a warning.
+        progress: Whether to show a bar.
 
     Returns:
-        An `Evaluation`; for several labels a `LabelsEvaluation`, for numbers and levels a `RegressionEvaluation`.
+        An `Evaluation`, of the task of the model.
 
     Raises:
         FileNotFoundError: There is no such model, folder, table or image.
+        ImportError: scikit-learn is not installed.
         ValueError: The model has no head, a folder or a label is not a class of it, or an image is damaged.
 
     Warns:
@@ -249,22 +98,23 @@ def evaluate(
     """
     one_of(errors, "errors", ("raise", "skip"))
     positive_integer(batch_size, "batch_size")
+    scikit_learn_metrics()
     classifier = as_model(model)
     if lack := lack_of_classes(classifier):
         raise ValueError(f"The model {classifier.name!r} is not a classifier: {lack}.")
-    columns = {"image_column": image_column, "label_column": label_column, "separator": separator}
-    data = _labeled(classifier, folder, images_dir, errors, columns)
+    columns = Columns(images_dir=images_dir, image_column=image_column, separator=separator)
+    data = _labeled(classifier, folder, columns, label_column, errors)
     data.check_missing(errors)
     chosen = range(len(data.paths)) if only is None else _chosen(data.ids, only)
     rows = np.array([row for row in chosen if row not in data.missing], int)
     batches, _ = batches_of_files([str(data.paths[row]) for row in rows], data.labels[rows], batch_size)
-    prepare = preprocessing_of(classifier, image_size)
-    return _evaluation(classifier, batches, prepare, data.names, data.root, len(rows), errors=errors, progress=progress)
+    prepare, how = preprocessing_of(classifier, image_size), {"errors": errors, "progress": progress}
+    return _evaluation(classifier, batches, prepare, data.names, data.root, len(rows), **how)
 
 
 def evaluate_decoded(
     model: keras.Model, data: ImageFolder, folder: str | os.PathLike[str], *, batch_size: int = 32
-) -> Evaluation | LabelsEvaluation | RegressionEvaluation:
+) -> Evaluation:
     """Measure a model on the images of a dataset, without augmentation; its outputs are as the dataset's labels.
 
     Args:
@@ -287,43 +137,30 @@ def evaluate_decoded(
     return _evaluation(model, batches, as_they_are, data.class_names, expanded(folder), len(data.paths))
 
 
-def _evaluation(
-    model, batches, prepare, names, root, total, *, errors="raise", progress=False
-) -> Evaluation | LabelsEvaluation | RegressionEvaluation:
+def _evaluation(model, batches, prepare, names, root, total, *, errors="raise", progress=False) -> Evaluation:
     """Run a classifier over batches of labelled images."""
     run = model.predict_on_batch
     rows = list(run_over(batches, run, prepare, model=model, errors=errors, total=total, progress=progress))
-    said = check_outputs(model, predictions(model, np.concatenate([row.images for row in rows])))
+    raw = check_outputs(model, predictions(model, np.concatenate([row.images for row in rows])))
     paths = tuple(relative(path, root) for path in cast("list[str]", joined_paths(rows)))  # all are files
-    return evaluation_of(task_of(model), tuple(names), paths, np.concatenate([row.labels for row in rows]), said)
+    return Evaluation(tuple(names), paths, np.concatenate([row.labels for row in rows]), raw, task_of(model))
 
 
-def evaluation_of(
-    task: str, names: tuple[str, ...], paths: tuple[str, ...], labels: np.ndarray, outputs: np.ndarray
-) -> Evaluation | LabelsEvaluation | RegressionEvaluation:
-    """Return the evaluation of a task's predictions, as `anatomy.predictions` returns them."""
-    if task in NUMBERS:
-        return RegressionEvaluation(names, paths, labels, outputs, task)
-    return (LabelsEvaluation if task == "multi" else Evaluation)(names, paths, labels, outputs)
-
-
-def _labeled(model: keras.Model, source: Any, images_dir: Any, errors: str, columns: dict[str, Any]) -> Labeled:
+def _labeled(model: keras.Model, source: Any, columns: Columns, label: Any, errors: str) -> Labeled:
     """Return images whose labels are numbered as a model's outputs."""
-    task, names, label = task_of(model), output_names(model), columns["label_column"]
-    if not is_table(source):
-        if task != "single":
-            why = f"its task is {task!r}, and a folder of classes has one class for each image. Pass a table."
-            raise ValueError(f"The model {model.name!r} cannot be measured: {why}")
-        options = {**columns, "label_column": "label" if label is None else label}
-        data = read_pictures(source, images_dir, errors, options, fewest=1)
-    else:
-        by_columns = task == "regression" or (task == "multi" and columns["separator"] is None)
-        given = names if by_columns and label is None else label
-        if by_columns and names is not None and given is not None and {*_listed(given)} == {*names}:
-            given = names  # in the order of the outputs
-        options = {**columns, "label_column": "label" if given is None else given, "task": task}
-        options["class_names"] = None if by_columns or task == "single" else names
-        data = read_pictures(source, images_dir, errors, options, fewest=1)
+    task, names = task_of(model), output_names(model)
+    by_columns = task == "regression" or (task == "multi" and columns.separator is None)
+    if label is not None:
+        columns = dataclasses.replace(columns, label_column=label)
+    if not is_table(source) and task != "single":
+        why = f"its task is {task!r}, and a folder of classes has one class for each image. Pass a table."
+        raise ValueError(f"The model {model.name!r} cannot be measured: {why}")
+    if is_table(source):
+        if by_columns and names is not None and (label is None or {*_listed(label)} == {*names}):
+            columns = dataclasses.replace(columns, label_column=names)  # in the order of the outputs
+        classes = None if by_columns or task == "single" else names
+        columns = dataclasses.replace(columns, task=task, class_names=classes)
+    data = read_pictures(source, columns, errors, fewest=1)
     if task == "single":
         names, numbers = _match(model, data.names)
         return dataclasses.replace(data, names=names, labels=numbers[data.labels])

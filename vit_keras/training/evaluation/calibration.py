@@ -34,8 +34,7 @@ from ...anatomy import task as task_of
 from ...anatomy.outputs import tensor_source
 from ..embeddings.batches import batches_of, joined_labels, run_over
 from ..embeddings.probe import check_labels, label_numbers, refuse_changed
-from . import Evaluation
-from .other_evaluations import LabelsEvaluation
+from .tasks import Evaluation
 
 __all__ = ["Reliability", "calibrate", "temperature"]
 
@@ -221,7 +220,7 @@ def calibrate(model: keras.Model, data: Any, *, batch_size: int = 32) -> float:
     """
     model = learner(model)
     found = _heads(model)
-    if isinstance(data, (Evaluation, LabelsEvaluation)):
+    if isinstance(data, Evaluation):
         shares, labels = data.probabilities, data.labels
     else:
         shares, labels = _predicted(model, data, batch_size)

@@ -1,22 +1,22 @@
-"""Findings from the frozen features of the images before training: near-duplicates, likely wrong labels, a curve."""
+"""Findings in the images before training, each with a section of the report, from features that are frozen."""
 
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from ..._internal.html_page import escape
 from ..data.dataset import ImageFolder
 from ..data.duplicates import near_duplicates
-from ..data.labeled import Labeled
+from ..data.folder import Labeled
 from ..embeddings import linear_probe
 from .calibration import temperature, tempered
-from .curve_over_images import ImageCurve, image_curve
+from .charts import learning_curve_chart
 from .frozen import MOST_WORK, Frozen
-from .wrong_labels import label_issues, out_of_fold
 
 __all__: list[str] = []
 
@@ -27,158 +27,171 @@ _MOST_LEARNED = 5000
 """The logistic regressions learn at most this many images, drawn at random; fewer if images × features × classes would
 exceed `MOST_WORK`."""
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Pair:
-    """Two images, by their numbers in the data, that are nearly the same."""
-
-    train: int
-    held_out: int
-    distance: float
+_SIZES = (1 / 8, 1 / 4, 1 / 2, 1.0)
+_DRAWS = 5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Wrong:
-    """An image, by its number in the data, whose label is likely wrong; the class that it seems to be; how probable the
-    label is.
-    """
-
-    row: int
-    suggested: int
-    probability: float
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Findings:
-    """Findings in the images.
+class Finding:
+    """What was found: a section of the report, and its numbers.
 
     Attributes:
-        images: How many were looked at.
-        pairs: Near-duplicates between training and held-out images; those of each of several folds.
-        duplicated: Number of held-out images with a near-duplicate, counted in every fold.
-        threshold: The cosine distance from which on two images are different; `None` if too few were looked at.
-        wrong: Likely wrong labels, the most likely first.
-        judge: Who found them, in words; `None` if nobody looked.
-        curve: What more images would give; `None` if there are too few, or another task.
+        key: Name of its numbers in history.json.
+        told: Its numbers, as plain JSON.
+        heading: Heading of its section.
+        text: The text of the section, as HTML.
+        cards: Numbers of images in the data, and what is said of them, as HTML.
+        chart: A chart, as HTML.
+        line: A line to print before training.
+        remark: What to read before the numbers of the report.
     """
 
-    images: int = 0
-    pairs: tuple[Pair, ...] = ()
-    duplicated: int = 0
-    threshold: float | None = None
-    wrong: tuple[Wrong, ...] = ()
-    judge: str | None = None
-    curve: ImageCurve | None = None
-
-    @property
-    def lines(self) -> list[str]:
-        """Lines to print before training."""
-        found = [self.curve.headline] if self.curve is not None else []
-        if self.wrong:
-            found.append(f"{len(self.wrong):,} labels may be wrong; the report shows which")
-        return [*found, *(f"Warning: {remark}" for remark in self.remarks)]
-
-    @property
-    def remarks(self) -> list[str]:
-        """Remarks to read before the numbers."""
-        if not self.pairs:
-            return []
-        count = self.duplicated
-        what = "images are nearly the same as images" if count > 1 else "image is nearly the same as one"
-        return [f"{count:,} held-out {what} to learn from, so the result on new images may be worse."]
-
-    def to_dict(self, data: Labeled) -> dict[str, object]:
-        """Return the findings as plain JSON, with images named as in the data."""
-        curve = self.curve
-        return {
-            "images": self.images,
-            "near_duplicates": [
-                {"train": data.ids[pair.train], "held_out": data.ids[pair.held_out], "distance": pair.distance}
-                for pair in self.pairs
-            ],
-            "likely_wrong_labels": [
-                {
-                    "image": data.ids[each.row],
-                    "label": data.names[data.labels[each.row]],
-                    "suggested": data.names[each.suggested],
-                    "probability": each.probability,
-                }
-                for each in self.wrong
-            ],
-            "image_curve": curve
-            and {
-                "images": curve.counts.tolist(),
-                "accuracy": curve.accuracies.tolist(),
-                "twice_as_many": {"gain": curve.gain, "interval": list(curve.interval)},
-            },
-        }
+    key: str
+    told: Any
+    heading: str
+    text: str
+    cards: tuple[tuple[list[int], str], ...] = ()
+    chart: str = ""
+    line: str = ""
+    remark: str = ""
 
 
-def look_at(frozen: Frozen, data: Labeled, pairs: Sequence[tuple[ImageFolder, ImageFolder]], *, seed: int) -> Findings:
-    """Look at the images through a model that has not learned their labels.
-
-    Args:
-        frozen: The features of the images.
-        data: The images.
-        pairs: The images to learn from and those held out; several for folds.
-        seed: Seed of everything random.
-    """
-    if importlib.util.find_spec("sklearn") is None:
-        return Findings()
-    rows, features = frozen.rows, frozen.features
+def look_at(
+    frozen: Frozen, data: Labeled, pairs: Sequence[tuple[ImageFolder, ImageFolder]], *, seed: int
+) -> tuple[Finding, ...]:
+    """Look at the images through a model that has not learned their labels."""
     parts = [[np.sort(frozen.places(each.rows)) for each in pair] for pair in pairs]  # in the random order of features
-    found, threshold, duplicated = {}, None, set[int]()
+    learned = _learned(frozen, data, parts, seed) if data.task == "single" else []
+    return tuple(each for each in (_duplicates(frozen, data, parts), *learned) if each is not None)
+
+
+def _duplicates(frozen: Frozen, data: Labeled, parts: Sequence[Sequence[np.ndarray]]) -> Finding | None:
+    """Return pairs of a held-out image and one to learn from that are nearly the same, of all folds."""
+    pairs: dict[frozenset[int], tuple[float, int, int]] = {}
+    copies, threshold = set(), None
     for train, held_out in parts:
         if len(train) < 16 or not len(held_out):
             continue
-        near = near_duplicates(features[train], features[held_out])
+        near = near_duplicates(frozen.features[train], frozen.features[held_out])
         threshold = near.threshold if threshold is None else threshold
-        for first, second, distance in zip(rows[train[near.train]], rows[held_out[near.held_out]], near.distances):
-            pair = Pair(train=int(first), held_out=int(second), distance=float(distance))
-            found.setdefault(frozenset((first, second)), pair)
-            duplicated.add(pair.held_out)
-    told: dict[str, Any] = {
-        "images": len(rows),
-        "pairs": tuple(sorted(found.values(), key=lambda pair: pair.distance)),
-        "duplicated": len(duplicated),
-        "threshold": threshold,
-    }
-    return Findings(**told, **(_learned(data, rows, features, parts, seed) if data.task == "single" else {}))
+        for first, second, distance in zip(
+            frozen.rows[train[near.train]].tolist(), frozen.rows[held_out[near.held_out]].tolist(), near.distances
+        ):
+            pairs.setdefault(frozenset((first, second)), (float(distance), first, second))
+            copies.add(second)
+    if threshold is None:
+        return None
+    nearest, count = sorted(pairs.values()), len(copies)
+    what = "images are nearly the same as images" if count > 1 else "image is nearly the same as one"
+    return Finding(
+        key="near_duplicates",
+        told=[{"train": data.ids[a], "held_out": data.ids[b], "distance": distance} for distance, a, b in nearest],
+        heading="Near-duplicates",
+        text=f"Pairs of a held-out image and one to learn from that are nearly the same: {len(pairs):,}. The cosine "
+        f"distance of their features is below {threshold:.2g}, far below that of other nearest neighbors "
+        "(Tukey's outer fence).",
+        cards=tuple(
+            (
+                [a, b],
+                f"<b>{_label(data, a)}</b> to learn from, <b>{_label(data, b)}</b> held out, distance {distance:.2g}",
+            )
+            for distance, a, b in nearest
+        ),
+        remark=f"{count:,} held-out {what} to learn from, so the result on new images may be worse." if count else "",
+    )
 
 
-def _learned(data, rows, features, parts, seed) -> dict[str, Any]:
-    """Return what logistic regressions tell: likely wrong labels, and the curve over the number of images."""
-    labels, found = data.labels[rows], {}
+def _learned(frozen: Frozen, data: Labeled, parts: Sequence[Sequence[np.ndarray]], seed: int) -> list[Finding | None]:
+    """Return what logistic regressions tell: the learning curve, and of one split also likely wrong labels."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict, learning_curve
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    features, labels = frozen.features, data.labels[frozen.rows]
     most = min(_MOST_LEARNED, int(MOST_WORK / (features.shape[1] * len(data.names))))
     train, held_out = (part[:most] for part in parts[0])
-    known = np.bincount(labels[train], minlength=len(data.names))
-    if len(held_out) < 16 or (known >= 16).sum() < 2:
-        return found
+    if len(held_out) < 16 or (np.bincount(labels[train]) >= 16).sum() < 2:
+        return []
     l2 = linear_probe(features[train], labels[train], classes=len(data.names), seed=seed).l2
-    found["curve"] = image_curve(features[train], labels[train], features[held_out], labels[held_out], l2=l2, seed=seed)
+    judge = make_pipeline(StandardScaler(), LogisticRegression(C=1 / (l2 * len(train)), max_iter=1000, tol=1e-5))
+    counts, _, scores = learning_curve(
+        judge, features, labels, train_sizes=_SIZES, cv=[(train, held_out)] * _DRAWS, shuffle=True, random_state=seed
+    )
+    found: list[Finding | None] = [_curve(counts, scores)]
     if len(parts) == 1:  # folds have better judges
         asked = np.concatenate([train, held_out])[:most]
-        shares = out_of_fold(features[asked], labels[asked], classes=len(data.names), l2=l2, seed=seed)
-        known = np.bincount(labels[asked])[labels[asked]] > 1  # no model has learned the class of one image
-        found |= wrong_labels(rows[asked][known], shares[known], labels[asked][known])
+        asked = asked[np.bincount(labels[asked])[labels[asked]] > 1]  # no judge has learned the class of one image
+        folds = StratifiedKFold(min(5, int(np.bincount(labels[asked]).max())), shuffle=True, random_state=seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of classes with fewer images than folds
+            shares = cross_val_predict(judge, features[asked], labels[asked], cv=folds, method="predict_proba")
+        found.append(
+            wrong_labels(data, frozen.rows[asked], shares, "a logistic regression of the other images' features")
+        )
     return found
 
 
-def wrong_labels(rows: np.ndarray, probabilities: np.ndarray, labels: np.ndarray, judge: str = "") -> dict[str, Any]:
-    """Return the fields of `Findings` about likely wrong labels: the improbable ones, after calibration of the judge.
+def _curve(counts: np.ndarray, scores: np.ndarray) -> Finding:
+    means, deviations = scores.mean(axis=1), scores.std(axis=1)
+    gain = 100 * (means[-1] - means[-2])
+    line = f"Twice as many images brought {gain:+.1f} points, from {counts[-2]:,} to {counts[-1]:,}"
+    return Finding(
+        key="learning_curve",
+        told={"images": counts.tolist(), "accuracy": means.tolist(), "deviation": deviations.tolist()},
+        heading="More images",
+        text=f"<b>{line}.</b> The accuracy of a logistic regression of the features on the held-out images, "
+        f"and the deviation between {scores.shape[1]} draws. Training the whole model is better at each number, and "
+        "usually gains less.",
+        chart=learning_curve_chart(counts, scores),
+        line=line,
+    )
+
+
+def wrong_labels(data: Labeled, rows: np.ndarray, shares: np.ndarray, judge: str) -> Finding:
+    """Return the images whose label is likely wrong, by confident learning (arXiv 1911.00068).
 
     Args:
-        rows: The numbers of the images in the data.
-        probabilities: What a model that has not learned them predicts for each.
-        labels: The class number of each.
+        data: The images.
+        rows: Those that are looked at.
+        shares: Their probabilities by a judge that has not learned them, `(n, classes)` of those that occur or of all.
         judge: Who that is, in words.
     """
-    issues = label_issues(tempered(probabilities, temperature(probabilities, labels)), labels)
-    right = np.mean(probabilities.argmax(axis=1) == labels)
-    wrong = (
-        Wrong(row=int(rows[image]), suggested=int(suggested), probability=float(probability))
-        for image, suggested, probability in zip(issues.images, issues.suggested, issues.probabilities)
-        if probability < IMPROBABLE
+    about: dict[str, Any] = {"key": "likely_wrong_labels", "heading": "Likely wrong labels"}
+    try:
+        from cleanlab.filter import find_label_issues
+    except ImportError:
+        return Finding(told=None, text="They need cleanlab: pip install &quot;vit-keras[train]&quot;", **about)
+    known, labels = np.unique(data.labels[rows], return_inverse=True)  # cleanlab wants an image of each class
+    shares = shares[:, known] if shares.shape[1] > len(known) else shares
+    shares = tempered(shares, temperature(shares, labels))
+    ranked = find_label_issues(
+        labels, shares, filter_by="confident_learning", return_indices_ranked_by="self_confidence", n_jobs=1
     )
-    judge = judge or "a logistic regression of the frozen features of the other images"
-    return {"wrong": tuple(wrong), "judge": f"{judge}, which is right for {right:.0%} of {len(labels):,}"}
+    found = [(int(rows[n]), int(known[shares[n].argmax()]), float(shares[n, labels[n]])) for n in ranked]
+    found = [each for each in found if each[2] < IMPROBABLE]
+    right = np.mean(shares.argmax(axis=1) == labels)
+    return Finding(
+        told=[
+            {
+                "image": data.ids[row],
+                "label": data.names[data.labels[row]],
+                "suggested": data.names[k],
+                "probability": p,
+            }
+            for row, k, p in found
+        ],
+        text=f"Images that look like another class, with a probability of the label below {IMPROBABLE:.0%}, by "
+        f"confident learning (arXiv 1911.00068): {len(found):,}. Judge: {escape(judge)}, right for {right:.0%} of "
+        f"{len(labels):,}: where it is often wrong itself, so are these.",
+        cards=tuple(
+            ([row], f"labeled <b>{_label(data, row)}</b>, looks like <b>{escape(data.names[k])}</b>")
+            for row, k, _ in found
+        ),
+        line=f"{len(found):,} labels may be wrong; the report shows which" if found else "",
+        **about,
+    )
+
+
+def _label(data: Labeled, row: int) -> str:
+    return escape(data.names[data.labels[row]]) if data.task == "single" else "image"

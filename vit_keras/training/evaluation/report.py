@@ -6,22 +6,23 @@ read without scripts, printed and mailed; its script only sorts tables and chang
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
-from ..._internal.html_page import escape, fill
-from ..data.labeled import Labeled
-from . import Evaluation
+from ..._internal.html_page import data_uri, escape, fill
+from ..data.folder import Labeled
+from . import small
 from .calibration import Reliability, half_by_half, tempered
 from .calibration import temperature as best_temperature
-from .charts import chart, reliability_chart, scatters
-from .findings import Findings
-from .findings_report import jpeg, section, sections
-from .other_evaluations import LabelsEvaluation, RegressionEvaluation, number, percent
+from .charts import history_chart, reliability_chart, scatter
+from .findings import Finding
+from .tasks import Evaluation, number, percent
 
 __all__ = ["report"]
 
@@ -32,12 +33,17 @@ _MOST_CLASSES = 40
 _PAIRS = 12
 """Rows in the table of the most frequent confusions."""
 
+_MOST_CHARTS = 12
+_SHOWN = 24
+_SIDE = 256
+"""Longest side of an image, in pixels."""
+
 History = Mapping[str, Sequence[float]]
 Folds = tuple[Sequence[str], Sequence[Sequence[str]], str]
 
 
 def report(
-    evaluation: Evaluation | LabelsEvaluation | RegressionEvaluation,
+    evaluation: Evaluation,
     *,
     title: str,
     subtitle: str = "",
@@ -51,7 +57,7 @@ def report(
     recipe: Mapping[str, Any] | None = None,
     facts: Mapping[str, Any] | None = None,
     temperature: float | np.ndarray | None = None,
-    findings: Findings | None = None,
+    findings: Sequence[Finding] = (),
     data: Labeled | None = None,
 ) -> str:
     """Return the page of an evaluation, and of the training before it.
@@ -93,7 +99,7 @@ def report(
         _curves(history or {}, best_epoch, len(evaluation.labels) if evaluation.task == "single" else None),
         *_measures(evaluation),
         _calibration(evaluation, temperature),
-        *([] if findings is None or data is None else sections(findings, data)),
+        *(_finding(each, data) for each in findings if data is not None),
         _mistakes(evaluation, pictures or {}),
         _curves_of_folds(histories),
         _making(command, recipe or {}, facts or {}),
@@ -119,45 +125,16 @@ def _folds(folds: Folds | None) -> str:
     return section("Folds", f"<p>{escape(text)}</p>", _table(header, rows, sortable=True))
 
 
-def _measures(evaluation: Any) -> list[str]:
-    """Return the sections that fit the task."""
-    if evaluation.task == "single":
-        return [_confusion(evaluation), _classes(evaluation)]
-    if evaluation.task == "multi":
-        return [_labels(evaluation)]
-    if evaluation.task == "ordinal":
-        fits = len(evaluation.class_names) <= _MOST_CLASSES
-        return [section("Levels", _matrix(evaluation))] if fits else [scatters(evaluation)]
-    return [scatters(evaluation), _numbers(evaluation)]
-
-
-def _labels(evaluation: Any) -> str:
-    measures = ("average_precision", "roc_auc", "precision", "recall", "f1")
-    rows = [
-        (scores["name"], f"{scores['pictures']:,}", *(percent(scores[measure]) for measure in measures))
-        for scores in evaluation.per_class
-    ]
-    text = (
-        "<p>Average precision and the area under the ROC curve (AUC) tell how well the probabilities rank images "
-        "with the label before those without it. Precision, recall and F1 count a probability of at least one half as "
-        "the label.</p>"
-    )
-    header = ("Label", "Images", "Average precision", "AUC", "Precision", "Recall", "F1")
-    return section("Labels", text, _table(header, rows, sortable=True))
-
-
-def _numbers(evaluation: Any) -> str:
-    measures = ("rmse", "mae", "bias", "mean", "deviation")
-    rows = [
-        (scores["name"], *(number(scores[measure]) for measure in measures), percent(scores["r2"]))
-        for scores in evaluation.per_class
-    ]
-    text = (
-        "<p>RMSE: root mean squared error. MAE: mean absolute error. Bias: mean error. R²: share of the variance that "
-        "is predicted.</p>"
-    )
-    header = ("Number", "RMSE", "MAE", "Bias", "True mean", "True deviation", "R²")
-    return section("Numbers", text, _table(header, rows, sortable=True))
+def _measures(evaluation: Evaluation) -> list[str]:
+    """Return the sections that fit the task: confusions, predictions over the truth, and a table of the parts."""
+    row, count = evaluation.row, len(evaluation.class_names)
+    found = [_confusion(evaluation)] if row.confused else []
+    if row.errors and not (row.confused and count <= _MOST_CLASSES):
+        charts = "".join(map(scatter, evaluation.class_names[:_MOST_CHARTS], evaluation.labels.T, evaluation.raw.T))
+        text = "Each point is an image: across its true number, up the predicted one. On the line both are the same."
+        found.append(section("Predictions", f"<p>{text}</p>", f'<div class="curves">{charts}</div>'))
+    header, *rows = evaluation.table
+    return [*found, section(row.heading, f"<p>{row.text}</p>", _table(header, rows, sortable=True))]
 
 
 def _notes(notes: Iterable[str]) -> str:
@@ -198,25 +175,6 @@ def _matrix(evaluation: Any) -> str:
     )
 
 
-def _classes(evaluation: Evaluation) -> str:
-    confused = {true: said for true, said, _ in reversed(evaluation.confused())}
-    rows = [
-        (
-            scores["name"],
-            f"{scores['pictures']:,}",
-            *(percent(scores[measure]) for measure in ("precision", "recall", "f1")),
-            confused.get(scores["name"], "–"),
-        )
-        for scores in evaluation.per_class
-    ]
-    text = (
-        "<p>Precision: share of the images predicted as a class that are of it. Recall: share of the images of a "
-        "class that are predicted as it. F1: harmonic mean of the two.</p>"
-    )
-    header = ("Class", "Images", "Precision", "Recall", "F1", "Most often mistaken for")
-    return section("Classes", text, _table(header, rows, texts=[5], sortable=True))
-
-
 def _table(
     header: Sequence[str],
     rows: Iterable[Sequence[str]],
@@ -255,25 +213,15 @@ def _curves(history: History, best: int | None, images: int | None = None) -> st
         lines = {kind: history[k] for kind, k in (("train", name), ("val", f"val_{name}")) if k in history}
         if lines:
             count = images if name == "accuracy" else None
-            charts.append(chart(name.replace("_", " ").capitalize(), lines, best, count))
+            charts.append(history_chart(name.replace("_", " ").capitalize(), lines, best, count))
     if "learning_rate" in history:
-        charts.append(chart("Learning rate at the end of each epoch", {"rate": history["learning_rate"]}, best))
-    key = _key(("train", "training, augmented"), ("val", "held out"))
+        charts.append(history_chart("Learning rate at the end of each epoch", {"rate": history["learning_rate"]}, best))
     kept = "" if best is None else f"<p>The weights after epoch {best + 1} (dotted line) were kept.</p>"
-    kept += (
-        "<p>The band is the 95 % interval of the held-out accuracy.</p>" if images and "val_accuracy" in history else ""
-    )
+    if images and "val_accuracy" in history:
+        kept += "<p>The band is the 95 % interval of the held-out accuracy.</p>"
     rows = [(str(n + 1), *(number(values[n]) for values in history.values())) for n in range(epochs)]
     numbers = f"<details><summary>Numbers</summary>{_table(('Epoch', *history), rows)}</details>"
-    return section("Training", kept, f'{key}<div class="curves">{"".join(charts)}</div>', numbers)
-
-
-def _key(*lines: tuple[str, str]) -> str:
-    items = "".join(
-        f'<span><svg viewBox="0 0 28 8" aria-hidden="true"><path class="line {kind}" d="M0 4H28"/></svg>{name}</span>'
-        for kind, name in lines
-    )
-    return f'<div class="key">{items}</div>'
+    return section("Training", kept, f'<div class="curves">{"".join(charts)}</div>', numbers)
 
 
 def _curves_of_folds(histories: Sequence[tuple[History, int]]) -> str:
@@ -318,8 +266,26 @@ def _calibration(evaluation: Any, by: float | np.ndarray | None) -> str:
             f"</p><p>{one if np.ndim(by) == 0 else each}, which changes no prediction. That leaves "
             f"<b>{percent(after.error)}</b> {half}."
         )
-    key = _key(("train", "before calibration"), ("val", "after"))
-    return section("Calibration", f"<p>{text}</p>", key, reliability_chart(before, after))
+    return section("Calibration", f"<p>{text}</p>", reliability_chart(before, after))
+
+
+# --- findings in the images ---------------------------------------------------------------------------------------
+
+
+def _finding(finding: Finding, data: Labeled) -> str:
+    """Return the section of a finding, with its first images."""
+    more = f" The first {_SHOWN} are shown; history.json or report.json has all." if len(finding.cards) > _SHOWN else ""
+    cards = "".join(
+        _figure(
+            [(small(data.paths[row]), data.ids[row]) for row in rows],
+            caption,
+            " and ".join(data.ids[row] for row in rows),
+        )
+        for rows, caption in finding.cards[:_SHOWN]
+    )
+    return section(
+        finding.heading, f"<p>{finding.text}{more}</p>", finding.chart, cards and f'<div class="cards">{cards}</div>'
+    )
 
 
 # --- mistakes ---------------------------------------------------------------------------------------------------
@@ -329,18 +295,10 @@ def _mistakes(evaluation: Any, pictures: Mapping[int, tuple[np.ndarray, np.ndarr
     if not pictures:
         return ""
     mapped = any(overlay is not None for _, overlay in pictures.values())
-    heading, text = _WORST[evaluation.task]
+    heading, text = evaluation.row.worst
     text += " Next to each: what in the image supports the prediction." if mapped else ""
     cards = "".join(_card(evaluation, number, *pictures[number]) for number in pictures)
     return section(heading, f"<p>{text}</p>", f'<div class="cards">{cards}</div>')
-
-
-_WORST = {
-    "single": ("Worst mistakes", "The mistakes with the lowest probability of the true class."),
-    "multi": ("Worst mistakes", "The mistakes with the largest loss. A label counts from a probability of one half."),
-    "regression": ("Largest errors", "The images with the largest errors."),
-    "ordinal": ("Largest errors", "The images with the largest errors."),
-}
 
 
 def _card(evaluation: Any, number: int, picture: np.ndarray, overlay: np.ndarray | None) -> str:
@@ -348,12 +306,27 @@ def _card(evaluation: Any, number: int, picture: np.ndarray, overlay: np.ndarray
     images = [(picture, f"An image that is {true}")]
     if overlay is not None:
         images.append((overlay, f"The same image, with the map of what supports {said}"))
+    return _figure(images, f"<b>{escape(true)}</b>, predicted as <b>{escape(said)}</b>", evaluation.paths[number])
+
+
+def _figure(images: Sequence[tuple[np.ndarray, str]], caption: str, path: str) -> str:
     tags = "".join(f'<img src="{jpeg(pixels)}" alt="{escape(alt)}">' for pixels, alt in images)
-    return (
-        f'<figure><div class="pair">{tags}</div><figcaption>'
-        f"<b>{escape(true)}</b>, predicted as <b>{escape(said)}</b>"
-        f"<small>{escape(evaluation.paths[number])}</small></figcaption></figure>"
-    )
+    kind = "pair" if len(images) > 1 else "one"
+    text = f"{caption}<small>{escape(path)}</small>"
+    return f'<figure><div class="{kind}">{tags}</div><figcaption>{text}</figcaption></figure>'
+
+
+def jpeg(pixels: np.ndarray) -> str:
+    """Return an image as a data URL, for a page."""
+    picture, file = Image.fromarray(np.ascontiguousarray(pixels)), io.BytesIO()
+    picture.thumbnail((_SIDE, _SIDE), Image.Resampling.LANCZOS)
+    picture.save(file, "JPEG", quality=82, optimize=True)
+    return data_uri(file.getvalue(), "image/jpeg")
+
+
+def section(heading: str, *parts: str) -> str:
+    """Return a section of a page."""
+    return f"<section><h2>{heading}</h2>{''.join(parts)}</section>"
 
 
 # --- how it was made --------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import importlib.util
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import keras
 import numpy as np
@@ -20,15 +20,14 @@ from ... import anatomy
 from ..._internal.atomic import check_writable, complete
 from ..._internal.finite import check_outputs
 from ..._internal.progress import progress_bar
-from ..._internal.validate import expanded, is_number, one_of, positive_integer
-from ..._internal.warn import renamed_arguments, warn_caller
+from ..._internal.validate import Share, expanded, is_number, one_of, positive_integer
+from ..._internal.warn import warn_caller
 from ...opening import as_model
 from ...preprocess import Preprocessing
 from ..data.columns import VALUES, Meaning, check_spelling, columns_of, meaning_of
 from ..data.dataset import preprocessing_for
 from ..data.decoding import Pictures, decoded_pictures
-from ..data.labeled import folder_of
-from ..data.listing import first_few
+from ..data.folder import first_few, folder_of
 from ..data.table import find_pictures, read_columns, whole_columns
 from .views import SeveralViews
 
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 __all__ = ["predict_table"]
 
 
-@renamed_arguments(image="image_column", images="images_dir")
 def predict_table(
     table: Any,
     models: Any,
@@ -48,13 +46,13 @@ def predict_table(
     sample: Any = None,
     output: str | os.PathLike[str] | None = None,
     tta: str | Iterable[str] = (),
-    average: str = "probabilities",
-    values: str = "auto",
-    threshold: float | None = None,
+    average: Literal["probabilities", "logits"] = "probabilities",
+    values: Literal["auto", "names", "numbers", "probabilities"] = "auto",
+    threshold: Share | None = None,
     separator: str | None = None,
     image_size: int | tuple[int, int] | str | None = "native",
     batch_size: int = 32,
-    errors: str = "raise",
+    errors: Literal["raise", "skip"] = "raise",
     progress: bool = True,
 ) -> pandas.DataFrame:
     """Predict every row of a table of images, by the average of several models and views.
@@ -62,31 +60,35 @@ def predict_table(
     Models are opened one after the other. Each image is decoded once for all models of one size and way to resize.
 
     Args:
-        table: A CSV, TSV or Parquet file, a data frame, or a dictionary of columns, as in
-            `vit_keras.training.image_table`. A sample submission will do.
-        models: Models, or paths of saved ones; one, or a list such as one for each fold. Their tasks, and the names of
-            their classes, must be the same.
-        images_dir: Folder of the images. `None`: the table's own, or paths as they are.
-        image_column: Column with the names of the files; their suffix may be missing. `None`: the first column of the
-            sample if the table has it, or else the first column of the table.
-        sample: A sample submission, like `table`. The result gets its columns, in its order; its first column holds the
+        table: Table with a row for each image: a .csv, .tsv or .parquet file, a data frame, or a dictionary of columns
+            (see `vit_keras.training.image_table`). A sample submission will do.
+        models: Models, or paths of saved ones, such as one for each fold; predictions of several are averaged. Their
+            tasks, and the names of their classes, must be the same.
+        images_dir: Folder of the images; `None`: the folder of the table. Without a file, paths are taken as they are.
+        image_column: Column of the images, with or without suffix; `None`: the first column. It is the first of the
+            sample, if the table has that one.
+        sample: Sample submission; the result gets its columns, in its order, and its ids. Its first column holds the
             ids. The ids in it and those in the table must be the same.
-        output: File to write, .csv, .tsv or .parquet; its folder is made.
-        tta: Views of each image besides the whole: `"flip"`, `"crops"`, or both (`views.VIEWS`).
-        average: `"probabilities"`, or `"logits"` (before the softmax or sigmoid). Numbers are averaged as they are.
-        values: `"names"`: of the class, of the labels (joined by the separator), or of the level. `"numbers"`: of the
-            class or level, a column of 0 and 1 for each label, or the predicted numbers. `"probabilities"`: a column
-            for each class or label. `"auto"`: what the sample's columns tell: a column for each class is for
+        output: File to write: .csv, .tsv or .parquet; its folder is made.
+        tta: Test-time augmentation, views of each image besides the whole: `"flip"`, `"crops"`, or both (see
+            `views.VIEWS`).
+        average: What is averaged: probabilities, or logits, before the softmax or sigmoid. Numbers are averaged as they
+            are.
+        values: What to write: names or numbers of classes, labels or levels, or a probability for each; `"auto"`: what
+            the columns of the sample tell. `"names"`: of the class, of the labels (joined by the separator), or of the
+            level. `"numbers"`: of the class or level, a column of 0 and 1 for each label, or the predicted numbers.
+            `"probabilities"`: a column for each class or label. With `"auto"`, a column for each class is for
             probabilities, one of texts for names, one of integers for numbers, and one of decimal numbers for the
             probability of the second class of two. Names of classes or levels that are numbers, such as 4 or 0.5, are
             written where numbers are asked for. Without a sample: probabilities of labels, else names or numbers.
-        threshold: Least probability of a label that is said to be there, for names and numbers of labels. `None`: 0.5.
-        separator: What stands between labels in one column; a text that is in none of their names. `None`: a space.
-        image_size: Pixels, for models that take any size; `"native"` or `None`: the size of the checkpoint.
+        threshold: Least probability of a label that is said to be there, for names and numbers of labels; `None`: 0.5.
+        separator: Text between the labels in one column, which is in none of their names; `None`: a space.
+        image_size: Input size in pixels, for models that take any size; `"native"`: the size of the checkpoint.
+            `(height, width)`, or one integer for a square. `None` is `"native"`.
         batch_size: Images in a batch.
-        errors: `"raise"`: damaged and missing images are errors. `"skip"`: their rows get the mean prediction of all
-            others, with a warning.
-        progress: Whether to draw progress bars.
+        errors: What to do with damaged and missing images: `"raise"` an error, or `"skip"` them with a warning. Their
+            rows get the mean prediction of all others.
+        progress: Whether to show progress bars.
 
     Returns:
         A DataFrame with the rows of the table, in its order: the ids, then the predictions.

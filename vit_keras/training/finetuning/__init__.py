@@ -16,30 +16,29 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import keras
 import numpy as np
 from PIL import Image
 
 from ..._internal.atomic import check_writable
-from ..._internal.validate import ALIASES, did_you_mean, expanded, path_text, received, size_pair
-from ..._internal.warn import renamed_arguments
+from ..._internal.validate import Share, did_you_mean, expanded, path_text, received, size_pair
 from ...anatomy import find_vit, native_size, own_preprocessing
 from ...backend import openvino
 from ...checkpoints.model_weights import ModelWeights
 from ...config import ViTConfig
-from ...opening import open_model, resize
+from ...opening import from_checkpoint, open_model, resize
 from ..data.augment import Augmentation
 from ..data.dataset import check_share, datasets_of
-from ..data.labeled import Labeled
-from ..data.listing import is_hidden, split
+from ..data.folder import Labeled, is_hidden, split
 from ..data.splits import check_fold_column, fold_numbers, hold_out
-from ..data.table import RENAMED, column_numbers, is_table, read_columns, read_pictures
-from ..recipes import Recipe
+from ..data.table import Columns, column_numbers, is_table, read_columns, read_pictures
+from ..metrics import scikit_learn_metrics
+from ..recipes import PLAIN, Recipe
 from ..recipes import recipe as find_recipe
 from .call import Call, noted_warnings
-from .options import FinetuneOptions
+from .options import FinetuneOptions, check_options
 from .results import FinetuneResult, FoldsResult
 
 __all__ = ["FinetuneResult", "FoldsResult", "finetune"]
@@ -51,36 +50,35 @@ _SAMPLED = 1000
 """Number of images whose size is looked at."""
 
 
-@renamed_arguments(images="images_dir", **RENAMED)
 def finetune(
     model: keras.Model | str | os.PathLike[str] | None = None,
     folder: Any = None,
     /,
     *,
+    weights: str | os.PathLike[str] | None = None,
     images_dir: str | os.PathLike[str] | None = None,
     image_column: str = "image",
     label_column: str | Sequence[str] = "label",
-    task: str = "auto",
+    task: Literal["auto", "single", "multi", "regression", "ordinal"] = "auto",
     separator: str | None = None,
     group_column: str | None = None,
     weight_column: str | None = None,
     class_names: Sequence[str] | None = None,
-    weights: str | os.PathLike[str] | None = None,
     recipe: str | Recipe = "finetune",
     epochs: int | None = None,
     minutes: float | None = None,
     image_size: int | tuple[int, int] | str | None = "auto",
     batch_size: int | None = None,
-    validation_split: float = 0.2,
+    validation_split: Share = 0.2,
     folds: int | str | None = None,
     metric: str | None = None,
-    balance: bool | str = False,
+    balance: bool | Literal["weights", "prior"] = False,
     probe: bool = True,
     calibrate: bool = False,
     output: str | os.PathLike[str] = "finetuned",
     overwrite: bool = False,
     seed: int = 0,
-    errors: str = "raise",
+    errors: Literal["raise", "skip"] = "raise",
     mistakes: int = 24,
     command: str | None = None,
     progress: bool = True,
@@ -99,64 +97,71 @@ def finetune(
     call goes on: finished folds stay.
 
     Args:
-        model: The name of a factory, the path of a saved model (see `vit_keras.opening.open_model`), or a model with
-            a ViT in it; the ViT is copied. It gets a new head, unless its `labels` are the names of the classes. In a
-            model that returns all tokens, the head gets the class token or, without one, the mean of the tokens.
-            `None`: what `weights` say. A single positional argument is the folder: `finetune(folder)`,
+        model: The model: a factory such as vit_b16, a published name, the path of a saved model, or a model with a ViT
+            in it, which is copied. It gets a new head, unless its `labels` are the names of the classes. In a model
+            that returns all tokens, the head gets the class token or, without one, the mean of the tokens. `None`: what
+            `weights` say. A single positional argument is the folder: `finetune(folder)`,
             `finetune(folder, model=…)`.
-        folder: The images, `folder/class/picture.jpg` (see `vit_keras.training.image_folder`); or a table (see
+        folder: Folder with one subfolder for each class, folder/class/image.jpg; or a table of images and labels (see
             `vit_keras.training.image_table`).
+        weights: Weights of the model: a published name, a file, or a URL.
         images_dir: For a table, the folder of its images; `None`: the folder of the table.
-        image_column: For a table, the column of the images.
-        label_column: For a table, the column of the labels, or several.
-        task: For a table, what the labels are: `"single"`, `"multi"`, `"regression"`, `"ordinal"`, or `"auto"`.
-        separator: For a table, the text between several labels in one column.
-        group_column: For a table, a column whose values are not divided between training and validation.
-        weight_column: For a table, a column of weights of the images in the loss.
-        class_names: For a table, the classes or levels in their order.
-        weights: A published name, a file or a URL.
-        recipe: How to train (see `vit_keras.training.recipes`).
+        image_column: For a table, the column of the images: files, or names without a suffix, such as ids.
+        label_column: For a table, the column of the labels, or several columns.
+        task: For a table, what the labels are: one class per image, several labels, numbers, or ordered levels;
+            `"auto"`: inferred from the labels.
+        separator: For a table, the text between the labels of a column with several.
+        group_column: For a table, the column of groups, such as patients, that are not divided between training and
+            validation.
+        weight_column: For a table, the column with the weight of each image in the loss.
+        class_names: For a table, the names of the classes, labels or levels in their order.
+        recipe: Recipe of the training, such as `"finetune"`, `"lp_ft"`, `"lora"` or `"vit"`. A name in
+            `vit_keras.training.RECIPES`, or a `Recipe`.
         epochs: Number of epochs; `None`: the recipe's.
-        minutes: Time limit, approximate, kept by training fewer epochs. The number of epochs follows from the time of
-            the first steps, and again from later ones, while the training is young, if these are much faster or slower.
-            If not even one epoch fits, a part of one is trained, but at least 20 steps. 0: no limit; `None`: 12, or no
-            limit if `epochs` is given.
-        image_size: Pixels, `(height, width)` or one integer; `"native"`: the model's own; `"auto"` or `None`: the same,
-            or fewer where the images are smaller.
-        batch_size: Images in a step. `None`: 32. With the recipes `finetune`, `lp_ft` and `gradual`, 16 if the training
-            sees fewer than 6,400 images in all epochs that it has time for (`Recipe.batch_for`).
-        validation_split: Share of the images to hold out, without `folds`.
-        folds: How many folds (see `splits.fold_numbers`), or the column of a table that has their numbers.
-        metric: Name of the metric that chooses the epoch, one of `vit_keras.training.metrics.NAMES`.
-        balance: Whether rare classes count as much as frequent ones: `"prior"`, by a loss that does not let the model
-            learn how frequent each class is (`vit_keras.training.losses.CrossEntropy`), the better one where it was
-            measured; `"weights"` or `True`, by weights of the classes in the loss. The metric `"balanced_accuracy"` or
-            `"macro_f1"` then chooses the epoch by the same rule.
-        probe: Whether to look at the images first through the model as it is, which costs one forward pass of each, at
+        minutes: Time limit in minutes, which may reduce the number of epochs; `None`: 12, or none with `epochs`. The
+            number of epochs follows from the time of the first steps, and again from later ones, while the training is
+            young, if these are much faster or slower. If not even one epoch fits, a part of one is trained, but at
+            least 20 steps. 0: no limit.
+        image_size: Input size in pixels; `"native"`: the model's own; `"auto"`: the same, or fewer where the images are
+            smaller. `(height, width)`, or one integer for a square. `None` is `"auto"`.
+        batch_size: Images in a step; `None`: 32, or 16 for a short training. Short is one that sees fewer than 6,400
+            images in all epochs that it has time for (`Recipe.batch_for`), with the recipes `finetune`, `lp_ft` and
+            `gradual`.
+        validation_split: Share of the images to hold out for validation, without `folds`.
+        folds: Number of folds to cross-validate, or the column of a table with their numbers (see
+            `splits.fold_numbers`); `None`: one model.
+        metric: Metric that chooses the best epoch, such as macro_f1, map or rmse (see
+            `vit_keras.training.metrics.NAMES`); `None`: the accuracy (one class of several) or the loss.
+        balance: Whether to let rare classes count as much as frequent ones: by weights of the classes in the loss, or by
+            a loss that does not let the model learn how frequent each class is. The latter, `"prior"`
+            (`vit_keras.training.losses.CrossEntropy`), was the better one where it was measured; `True` is
+            `"weights"`. The metric `"balanced_accuracy"` or `"macro_f1"` then chooses the epoch by the same rule.
+        probe: Whether to look at the images first through the model as it is. It costs one forward pass of each, at
             most a tenth of the time limit. Where an image has one class of several, simple classifiers of the features
             (nearest neighbors, class means, a linear probe) are measured. If the accuracy decides (no other `metric`,
             no `balance`) and fine-tuning does not beat the linear ones, the report says so, and the better of these is
-            saved too, as `probe.keras`. A new head starts as a
-            ridge regression of the features (`Recipe.head`); without a probe, it starts at zero. A test of at most a
-            twentieth of the time limit finds out whether mirror images keep their labels (`Recipe.flip_test`). With
-            scikit-learn, the report also has near-duplicates between training and held-out images, likely wrong labels,
-            and what twice as many images would give.
-        calibrate: Whether to calibrate the model on the held-out images (see `vit_keras.training.calibrate`): no
-            predicted class changes, and its probabilities are better calibrated. It costs nothing.
-        output: Folder for the results; it is made. (Also accepted as `out`.)
+            saved too, as `probe.keras`. A new head starts as a ridge regression of the features (`Recipe.head`);
+            without a probe, it starts at zero. A test of at most a twentieth of the time limit finds out whether mirror
+            images keep their labels (`Recipe.flip_test`). The report also has near-duplicates between training and
+            held-out images, a learning curve and, with cleanlab, likely wrong labels.
+        calibrate: Whether to calibrate the probabilities on the held-out images (see `vit_keras.training.calibrate`).
+            No predicted class changes. It costs nothing.
+        output: Folder for the results; it is made.
         overwrite: Whether to start over if `output` has a finished run, or one with other settings.
-        seed: Seed of the split, the order and the augmentation.
-        errors: `"raise"` to refuse damaged images, `"skip"` to leave them out with a warning.
+        seed: Seed of the split, the order of the images and the augmentation.
+        errors: What to do with damaged images: `"raise"` an error, or `"skip"` them with a warning.
         mistakes: Largest number of mistakes in the report.
         command: The command to show in the report.
         progress: Whether to print what happens.
-        **options: Options of `vit_keras.from_checkpoint`, such as `family`.
+        **options: Fields of the `Recipe` and of its `Augmentation` to change, such as `learning_rate` or `flip`; and
+            options of `vit_keras.from_checkpoint`, such as `family`. A name that both have is the recipe's.
 
     Returns:
         A `FinetuneResult`; with `folds` a `FoldsResult`.
 
     Raises:
         FileNotFoundError: There is no such folder or weights.
+        ImportError: scikit-learn is not installed.
         TypeError: There is no folder, or an argument is given twice.
         ValueError: The images, the model or the options do not fit; `output` has a finished or another run; or the
             loss is not a finite number any more.
@@ -170,20 +175,12 @@ def finetune(
         >>> result = finetune("flowers", weights="Ti_16.npz", epochs=10, output="flowers-ti16")  # doctest: +SKIP
     """
     openvino.refuse("finetune")
+    scikit_learn_metrics()  # which the evaluation needs, after a long training
     started = time.monotonic()
     model, folder = _model_and_folder(model, folder, options)
-    output = expanded(path_text(options.pop("out", output), "output", "the path of a folder for the results"))
-    how = find_recipe(recipe)
-    of_table = {
-        "image_column": image_column,
-        "label_column": label_column,
-        "task": task,
-        "separator": separator,
-        "weight_column": weight_column,
-        "group_column": group_column,
-        "class_names": class_names,
-    }
-    _check_options(model, weights, options)
+    output = expanded(path_text(output, "output", "the path of a folder for the results"))
+    how = _changed(find_recipe(recipe), options)
+    _check_opening(model, weights, options)
     asked = FinetuneOptions(
         epochs=epochs,
         minutes=minutes,
@@ -199,16 +196,26 @@ def finetune(
         command=command,
         progress=progress,
     )
+    columns = Columns(
+        images_dir=images_dir,
+        image_column=image_column,
+        label_column=label_column,
+        task=task,
+        separator=separator,
+        group_column=group_column,
+        weight_column=weight_column,
+        class_names=class_names,
+    )
     _check_output(output, overwrite, folds)
     if not is_table(folder) and isinstance(folder, (str, os.PathLike)):
         _check_beside(output, expanded(folder))
     keras.utils.set_random_seed(asked.seed)
     notes: list[str] = []
     with noted_warnings(notes):
-        data = read_pictures(folder, images_dir, errors, of_table)
+        data = read_pictures(folder, columns, errors)
         if data.assumed and progress:
             print(data.assumed, flush=True)
-        asked.check(data)
+        check_options(asked, data)
         parts = _parts(data, folder, validation_split, folds, asked.seed)
         given = model
         if not isinstance(model, keras.Model):
@@ -262,27 +269,37 @@ def _model_and_folder(first: Any, second: Any, options: dict[str, Any]) -> tuple
     return model, folder
 
 
-def _check_options(model: Any, weights: Any, options: Mapping[str, Any]) -> None:
-    """Raise `TypeError` for options that nobody would read: a recipe's, and those of opening a model that is open."""
+def _changed(how: Recipe, options: dict[str, Any]) -> Recipe:
+    """Take the fields of a recipe and of its augmentation out of the options, and return the changed recipe."""
+    changes = {name: options.pop(name) for name in [*options] if name in _RECIPE}
+    augmented = {name: options.pop(name) for name in [*options] if name in _AUGMENTATION}
+    if augmented:
+        base = changes.get("augmentation", how.augmentation) or PLAIN
+        changes["augmentation"] = base.replace(**augmented)
+    return how.replace(**changes)
+
+
+def _check_opening(model: Any, weights: Any, options: Mapping[str, Any]) -> None:
+    """Raise `TypeError` for options that nobody would read, such as those of opening a model that is open."""
     is_open = isinstance(model, keras.Model)
-    own = [name for name in inspect.signature(finetune).parameters if name != "options"]
-    of_opening = () if is_open else {field.name for field in dataclasses.fields(ViTConfig)}
-    fields = {field.name for field in dataclasses.fields(Recipe)} - {*own, *of_opening}
-    augmented = {field.name for field in dataclasses.fields(Augmentation)} - {*own, *of_opening}
+    opening = [*_names(ViTConfig), *inspect.signature(from_checkpoint).parameters]
     if "classes" in options:
         raise TypeError(f"The classes are those of the images. Remove classes={options['classes']!r}.")
     for name in options:
-        found = next((each for each in (name, *ALIASES.get(name, ())) if each in {*own, *fields, *augmented}), None)
-        if found in {*fields, *augmented}:
-            change = f"{found}=…" if found in fields else f"augmentation=dict({found}=…)"
-            message = f'Pass recipe=vit_keras.training.recipe("finetune", {change})'
-            raise TypeError(f"finetune has no argument {name}. {message}, or --set {found}=… on the command line.")
-        if is_open or found:
-            known = "An open model takes no options of opening."
-            hint = did_you_mean(name, own).strip() or known
-            raise TypeError(f"finetune has no argument {name}. {hint}")
+        if is_open or name not in opening:
+            known = [*inspect.signature(finetune).parameters, *_RECIPE, *_AUGMENTATION, *([] if is_open else opening)]
+            hint = did_you_mean(name, known) or " An open model takes no options of opening." * is_open
+            raise TypeError(f"finetune has no argument {name}.{hint}")
     if is_open and weights is not None:
         raise ValueError(f"An open model has its weights. Remove weights={weights!r:.100}.")
+
+
+def _names(kind: Any) -> list[str]:
+    return [field.name for field in dataclasses.fields(kind)]
+
+
+_RECIPE = [name for name in _names(Recipe) if name not in ("name", "source")]
+_AUGMENTATION = _names(Augmentation)
 
 
 def _check_output(output: Path, overwrite: bool, folds: int | str | None) -> None:
@@ -307,7 +324,7 @@ def _check_beside(output: Path, images: Path) -> None:
         )
 
 
-def _parts(data: Labeled, source: Any, share: float, folds: int | str | None, seed: int) -> list[np.ndarray]:
+def _parts(data: Labeled, source: Any, share: float | None, folds: int | str | None, seed: int) -> list[np.ndarray]:
     """Return the numbers of the images for training and for validation, in turn for each fold."""
     if folds is None:
         check_share(share)

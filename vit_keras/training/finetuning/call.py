@@ -21,17 +21,17 @@ from ..._internal.warn import warn_caller
 from ...opening import open_model
 from .. import metrics
 from ..data.dataset import ImageFolder
-from ..data.labeled import Labeled
-from ..evaluation import evaluation_of, explained_pictures, pictures_of_mistakes, relative
+from ..data.folder import Labeled
+from ..evaluation import Evaluation, explained_pictures, pictures_of_mistakes, relative
 from ..evaluation.calibration import calibrate, tempered
-from ..evaluation.findings import Findings, look_at, wrong_labels
+from ..evaluation.findings import Finding, look_at, wrong_labels
 from ..evaluation.flips import FlipTest
 from ..evaluation.frozen import Frozen
 from ..evaluation.report import report
 from ..recipes import Recipe
 from .baseline import Baseline
 from .job import Job, digest, duration, with_head
-from .options import FinetuneOptions
+from .options import FinetuneOptions, check_metric
 from .results import (
     FinetuneResult,
     FoldsResult,
@@ -119,8 +119,11 @@ class Call:
             folds: The number of trainings that share the time that is left.
             whole: For a fold, the run of all folds; the first fold decides the plan of all.
         """
-        settings = {**job.settings(), "epochs": self.options.epochs, "seed": self.options.seed}
-        run, wanted, limit = Run(output / ".state", settings, self.options.overwrite, job.best_by), self._wanted, None
+        run, wanted, limit = (
+            Run(output / ".state", job.settings(), self.options.overwrite, job.best_by),
+            self._wanted,
+            None,
+        )
         if not run.done:
             job.start_head(run, frozen)
         if run.decided is None and whole is not None and whole.decided is not None:
@@ -189,9 +192,9 @@ class Call:
         metric = {} if self.options.metric is None else {"metric": self.options.metric}
         return {**facts(job.model, self.given, self.model), **told, **metric}
 
-    def _look(self, frozen: Frozen | None, pairs: Sequence[tuple[ImageFolder, ImageFolder]]) -> Findings:
+    def _look(self, frozen: Frozen | None, pairs: Sequence[tuple[ImageFolder, ImageFolder]]) -> tuple[Finding, ...]:
         """Look at the images before the training."""
-        return Findings() if frozen is None else look_at(frozen, self.data, pairs, seed=self.options.seed)
+        return () if frozen is None else look_at(frozen, self.data, pairs, seed=self.options.seed)
 
     def _calibrated(self, model: keras.Model, evaluation: Any) -> tuple[Any, float | None]:
         """Calibrate a model if requested; return its evaluation and the temperature."""
@@ -199,13 +202,13 @@ class Call:
             return evaluation, None
         by = calibrate(model, evaluation)
         shares = tempered(evaluation.probabilities, by, evaluation.task).astype("float32")
-        return dataclasses.replace(evaluation, probabilities=shares), by
+        return dataclasses.replace(evaluation, raw=shares), by
 
     # --- one training -----------------------------------------------------------------------------------------------
 
     def one(self, train: ImageFolder, held_out: ImageFolder) -> FinetuneResult:
         """Train one model, and write its report."""
-        self.options.check_metric(self.data, held_out.rows, "the held-out part")
+        check_metric(self.options, self.data, held_out.rows, "the held-out part")
         frozen = self._frozen(train, held_out)
         self._choose_batch(frozen, [(train, held_out)])
         keras.utils.set_random_seed(self.options.seed)  # the same training, whatever was drawn before
@@ -216,8 +219,9 @@ class Call:
             f"{self.recipe.name}"
         )
         before, findings = self._baseline(frozen, job), self._look(frozen, [(train, held_out)])
-        for line in findings.lines:
-            job.say(line)
+        for each in findings:
+            for line in filter(None, (each.line, each.remark and f"Warning: {each.remark}")):
+                job.say(line)
         run = self.fit(job, self.output, frozen)
         evaluation, by = self._calibrated(tuned, job.evaluate())
         how = job.plan_of(run)
@@ -235,7 +239,7 @@ class Call:
             subtitle=job.pictures,
             history=run.history,
             best_epoch=run.best,
-            notes=[*self.notes, *findings.remarks, *remarks(run, self._wanted)],
+            notes=[*self.notes, *(each.remark for each in findings if each.remark), *remarks(run, self._wanted)],
             pictures=pictures_of_mistakes(tuned, evaluation, self.data.root, self.options.mistakes),
             command=self.options.command,
             recipe=how.to_dict(),
@@ -245,7 +249,7 @@ class Call:
             data=self.data,
         )
         told = {"best_epoch": run.best, "seconds": run.seconds, "history": run.history, "temperature": by}
-        told |= {**_told(before, run), "images": findings.to_dict(self.data)}
+        told |= {**_told(before, run), "images": {each.key: each.told for each in findings}}
         files = {
             "report.html": page,
             "history.json": {**told, "held_out": evaluation.to_dict()},
@@ -262,7 +266,7 @@ class Call:
     def folds(self, pairs: Sequence[tuple[ImageFolder, ImageFolder]]) -> FoldsResult:
         """Train one model for each fold, and write one report of all; folds that are finished are not trained again."""
         for number, (_, held_out) in enumerate(pairs):
-            self.options.check_metric(self.data, held_out.rows, f"fold {number}")
+            check_metric(self.options, self.data, held_out.rows, f"fold {number}")
         frozen = self._frozen(*pairs[0])
         self._choose_batch(frozen, pairs)
         whole = self._begun(pairs)
@@ -291,10 +295,8 @@ class Call:
             "recipe": self.recipe.to_dict(),
             "batch_size": pairs[0][0].batch_size,
             "image_size": pairs[0][0].image_size,
-            **self.options.of_result(),
+            **self.options.saved(),
             "calibrate": self.options.calibrate,
-            "epochs": self.options.epochs,
-            "seed": self.options.seed,
         }
         whole = Run(self.output / ".state", settings, self.options.overwrite)
         if not whole.begun:  # what an earlier run has left is none of this one
@@ -323,7 +325,7 @@ class Call:
         told = {"best_epoch": run.best, "epochs": run.epochs, "seconds": run.seconds, "history": run.history}
         told |= {"plan_steps": job.plan_steps(run), **_told(before, run)}
         with complete(place / "predictions.npz") as part, open(part, "wb") as file:
-            np.savez(file, rows=held_out.rows, outputs=_outputs(evaluation))
+            np.savez(file, rows=held_out.rows, outputs=evaluation.raw)
         told["facts"] = {name: str(value) for name, value in self._facts(job, run.epochs, run.seconds).items()}
         told |= {"held_out": evaluation.to_dict(), "temperature": by}
         how = job.plan_of(run)
@@ -336,7 +338,7 @@ class Call:
         pairs: Sequence[tuple[ImageFolder, ImageFolder]],
         results: list[dict[str, Any]],
         whole: Run,
-        findings: Findings,
+        findings: tuple[Finding, ...],
     ) -> FoldsResult:
         """Join the predictions of all folds, and write their results."""
         places = [self.output / f"fold{number}" for number in range(len(pairs))]
@@ -348,18 +350,18 @@ class Call:
         evaluation = self._evaluation(rows, np.concatenate([each["outputs"] for each in saved]))
         name, scores = self._scores(parts)
         if self.options.probe and self.data.task == "single":
-            judge = "the model of the fold that has not learned the image"
             learned = [np.isin(part.labels, self.data.labels[train.rows]) for part, (train, _) in zip(parts, pairs)]
             known = np.concatenate(learned)  # no model predicts a class that it has not learned
-            asked = (rows[known], evaluation.probabilities[known], evaluation.labels[known])
-            findings = dataclasses.replace(findings, **(wrong_labels(*asked, judge) if known.any() else {}))
+            if known.any():
+                judge = "the model of the fold that has not learned the image"
+                findings += (wrong_labels(self.data, rows[known], evaluation.probabilities[known], judge),)
         told = {
             "task": self.data.task,
             "scores": scores,
             "mean": {name: mean(values) for name, values in scores.items()},
             "folds": [{**r, "pictures": len(part.labels)} for r, part in zip(results, parts)],
             "out_of_fold": evaluation.to_dict(),
-            "images": findings.to_dict(self.data),
+            "images": {each.key: each.told for each in findings},
         }
         table = [
             (
@@ -385,7 +387,11 @@ class Call:
             subtitle=f"{len(rows):,} images of {self.data.words}, each predicted by the model that has not seen it",
             folds=(("Fold", "Images", name, "Best epoch", "Time"), table, f"{name}: {spread(scores[name])}"),
             histories=[(result["history"], result["best_epoch"]) for result in results],
-            notes=[*self.notes, *findings.remarks, *remarks_on_plan(whole, self._wanted)],
+            notes=[
+                *self.notes,
+                *(each.remark for each in findings if each.remark),
+                *remarks_on_plan(whole, self._wanted),
+            ],
             pictures=self._mistakes_of_folds(evaluation, folds, places),
             command=self.options.command,
             recipe=how.to_dict(),
@@ -414,7 +420,7 @@ class Call:
 
     def _evaluation(self, rows: np.ndarray, outputs: np.ndarray) -> Any:
         paths = tuple(relative(self.data.paths[row], self.data.root) for row in rows)
-        return evaluation_of(self.data.task, self.data.names, paths, self.data.labels[rows], outputs)
+        return Evaluation(self.data.names, paths, self.data.labels[rows], outputs, self.data.task)
 
     def _scores(self, parts: Sequence[Any]) -> tuple[str, dict[str, list[float]]]:
         """Return the name of the metric that counts, and the metric of each fold."""
@@ -426,8 +432,3 @@ def _told(before: Baseline | None, run: Run) -> dict[str, Any]:
     """Return what was found before the training, as plain JSON."""
     flips = {} if run.flip_test is None else {"flip_test": dataclasses.asdict(run.flip_test)}
     return flips if before is None else {"before_training": before.to_dict(), **flips}
-
-
-def _outputs(evaluation: Any) -> np.ndarray:
-    """Return what the model predicted, as `anatomy.predictions` returns it."""
-    return evaluation.probabilities if hasattr(evaluation, "probabilities") else evaluation.predictions

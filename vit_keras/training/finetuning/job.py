@@ -20,9 +20,9 @@ from ...opening import resize
 from .. import metrics
 from ..checks import UNBALANCED
 from ..data.dataset import ImageFolder
-from ..data.labeled import Labeled
+from ..data.folder import Labeled
 from ..embeddings import ridge_probe
-from ..evaluation import evaluate_decoded, evaluation_of
+from ..evaluation import Evaluation, evaluate_decoded
 from ..evaluation.flips import MOST_IMAGES, FlipTest, flip_test
 from ..evaluation.frozen import Frozen
 from ..lora import merge_lora
@@ -200,7 +200,7 @@ class Job:
             "model": digest(json.dumps(self.model.settings()), *self.model.get_weights()),
             "recipe": self.recipe.to_dict(),
             "batch_size": self.train.batch_size,
-            **self.options.of_result(),
+            **self.options.saved(),
         }
 
     def evaluate(self) -> Any:
@@ -214,7 +214,7 @@ class Job:
         labels = self.held_out.labels
         if self.unit is not None:
             outputs, labels = outputs * self.unit[1] + self.unit[0], self.data.labels[self.held_out.rows]
-        found = evaluation_of(self.data.task, self.data.names, (), labels, outputs)
+        found = Evaluation(self.data.names, (), labels, outputs, self.data.task)
         return metrics.of_evaluation(self.options.metric, found)
 
     def start_head(self, run: Run, frozen: Frozen | None) -> None:

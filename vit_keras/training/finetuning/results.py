@@ -21,8 +21,8 @@ from ..._internal.atomic import complete
 from ..._internal.plain_json import as_json
 from ...anatomy import find_vit
 from ...checkpoints.locate import find
-from ..data.labeled import Labeled
-from ..evaluation.other_evaluations import as_html
+from ..data.folder import Labeled
+from ..evaluation.tasks import as_html
 from ..metrics import on_scale
 from ..recipes import Recipe
 from .run import Run
@@ -36,8 +36,7 @@ class FinetuneResult:
 
     Attributes:
         model: The model with the weights of the best epoch; its `labels` are the names of the classes.
-        evaluation: The evaluation of the held-out images: an `Evaluation`, or for other tasks a `LabelsEvaluation` or
-            a `RegressionEvaluation`.
+        evaluation: The evaluation of the held-out images: an `Evaluation` of the task.
         history: Values after each epoch, by name.
         best_epoch: Number, from 0, of the epoch whose weights were kept.
         recipe: How it was trained.
@@ -124,8 +123,9 @@ def predictions_csv(data: Labeled, rows: np.ndarray, folds: np.ndarray, evaluati
     outputs = evaluation.outputs if scale is None else on_scale(evaluation.outputs, scale)
     outputs = np.asarray(outputs, "float32").reshape(len(rows), -1)
     if data.task in ("single", "ordinal"):
-        said = evaluation.predictions if data.task == "single" else evaluation.levels
-        named = [[data.names[true], data.names[number]] for true, number in zip(evaluation.targets, said)]
+        named = [
+            [data.names[true], data.names[number]] for true, number in zip(evaluation.targets, evaluation.predictions)
+        ]
         numbers = [f"probability_{name}" for name in data.names] if data.task == "single" else ["number"]
         header = ["target", "prediction", *numbers]
     else:

@@ -1,7 +1,8 @@
-"""The images and classes of a folder, and the split into training and validation."""
+"""Images in a folder of classes, and what folders and tables have in common: images, and the labels to learn."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Sequence
@@ -10,9 +11,73 @@ from typing import Any
 
 import numpy as np
 
+from ..._internal.validate import expanded, path_text
 from ..._internal.warn import warn_caller
 
-__all__ = ["EXTENSIONS", "pictures_in"]
+__all__ = ["EXTENSIONS", "Labeled", "pictures_in"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Labeled:
+    """Images, and the labels that a model is to learn."""
+
+    task: str
+    names: tuple[str, ...]
+    paths: list[Path]
+    labels: np.ndarray
+    ids: list[str]
+    root: Path
+    weights: np.ndarray | None = None
+    groups: np.ndarray | None = None
+    missing: frozenset[int] = frozenset()
+    assumed: str = ""
+
+    def check_missing(self, errors: str) -> None:
+        """Raise a `ValueError` that names the files that are not there, or warn of them if `errors` is `"skip"`."""
+        if not self.missing:
+            return
+        count, names = len(self.missing), first_few([self.ids[row] for row in sorted(self.missing)])
+        said = f"{count:,} {'images are' if count > 1 else 'image is'} not in {self.root}"
+        if count == len(self.paths):
+            raise ValueError(f"{said}: {names}. Pass images_dir= (--images-dir), the folder of the table's images.")
+        if errors == "raise":
+            raise ValueError(f'{said}: {names}. errors="skip" (--errors skip) leaves missing images out.')
+        warn_caller(f"{said}, and left out: {names}.")
+
+    @property
+    def words(self) -> str:
+        """The labels to learn, in words."""
+        count = len(self.names)
+        return {
+            "single": f"{count:,} classes",
+            "multi": f"{count:,} labels",
+            "regression": f"{count:,} numbers" if count > 1 else "one number",
+            "ordinal": f"{count:,} levels",
+        }[self.task]
+
+
+def folder_of(table: Any, images: str | os.PathLike[str] | None) -> Path:
+    """Return the folder that the names in a table are relative to: `images`, or else the table's own."""
+    if images is None:
+        return expanded(table).parent if isinstance(table, (str, os.PathLike)) else Path()
+    root = expanded(images)
+    if not root.is_dir():
+        raise FileNotFoundError(f"There is no folder {root}.")
+    return root
+
+
+OF_IMAGES = "a folder of images or a table; datasets are for model.fit, model.evaluate and model.predict"
+"""What an error says images are read from."""
+
+
+def read_folder(
+    path: str | os.PathLike[str], class_names: Sequence[str] | None, errors: str, fewest: int = 2
+) -> Labeled:
+    """Read the images of a folder, PATH/class/image.jpg; see `vit_keras.training.image_folder`."""
+    root = expanded(path_text(path, "images", OF_IMAGES))
+    names, paths, labels = list_classes(root, class_names, errors, fewest)
+    return Labeled("single", names, paths, labels, [path.relative_to(root).as_posix() for path in paths], root)
+
 
 EXTENSIONS = (
     *(".bmp", ".gif", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm"),
@@ -63,11 +128,7 @@ def list_classes(
 
 
 def pictures_in(folder: Path) -> list[Path]:
-    """Return all image files below a folder, sorted by name, whatever the order of the file system.
-
-    Hidden files are left out, and hidden folders: those that begin with `.` (`.git`, `.ipynb_checkpoints`) or `__`
-    (`__MACOSX`). The given folder itself may be hidden. Links to folders are followed, but no folder is read twice.
-    """
+    """Return all image files below a folder, sorted by name, whatever the order of the file system."""
     found: list[Path] = []
     seen = {os.fspath(parent) for parent in Path(os.path.realpath(folder)).parents}  # a link to one is a circle
     places = [folder]
