@@ -1017,7 +1017,7 @@ def test_embed_a_table(capsys, photos, saved, tmp_path):
     [
         (["finetune", "none", "--weights", "WEIGHTS"], "no folder none"),
         (["finetune", "PHOTOS", "--weights", "WEIGHTS", "--recipe", "magic"], "recipe must be one of .*lp_ft.*'magic'"),
-        (["finetune", "PHOTOS", "--weights", "WEIGHTS", "--set", "colour=red"], "--set cannot set 'colour'"),
+        (["finetune", "PHOTOS", "--weights", "WEIGHTS", "--set", "colour=red"], "no argument colour.*fields of Recipe"),
         (["finetune", "PHOTOS", "--weights", "WEIGHTS", "--set", "learning_rate=fast"], "learning_rate must be"),
         (["finetune", "PHOTOS", "--weights", "WEIGHTS", "--group-column", "patient"], "group_column .* table"),
         (["finetune", "PHOTOS", "--weights", "WEIGHTS", "--folds", "2", "--image-size", "33"], "nearest: height 32"),

@@ -76,7 +76,8 @@ def evaluate(
         only: Images to evaluate: the split.json that `finetune` wrote, for those that it held out; `None`: all. Or a
             list of images, by their names in the table or relative to the folder.
         image_size: Input size in pixels, for a model that takes any size; `"native"`: the size of its checkpoint.
-            `(height, width)`, or one integer for a square. `None` is `"native"`. A model that resizes images itself gets each image in its own size.
+            `(height, width)`, or one integer for a square. `None` is `"native"`. A model that resizes images itself
+            gets each image in its own size.
         batch_size: Images in a batch.
         errors: What to do with damaged images: `"raise"` an error, or `"skip"` them with a warning.
         progress: Whether to show a bar.

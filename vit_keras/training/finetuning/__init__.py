@@ -132,9 +132,9 @@ def finetune(
             `splits.fold_numbers`); `None`: one model.
         metric: Metric that chooses the best epoch, such as macro_f1, map or rmse (see
             `vit_keras.training.metrics.NAMES`); `None`: the accuracy (one class of several) or the loss.
-        balance: Whether to let rare classes count as much as frequent ones: by weights of the classes in the loss, or by
-            a loss that does not let the model learn how frequent each class is. The latter, `"prior"`
-            (`vit_keras.training.losses.CrossEntropy`), was the better one where it was measured; `True` is
+        balance: Whether to let rare classes count as much as frequent ones: by weights of the classes in the loss
+            (weights), or by a loss that does not let the model learn how frequent each class is (prior). The latter
+            (`vit_keras.training.losses.CrossEntropy`) was the better one where it was measured; `True` is
             `"weights"`. The metric `"balanced_accuracy"` or `"macro_f1"` then chooses the epoch by the same rule.
         probe: Whether to look at the images first through the model as it is. It costs one forward pass of each, at
             most a tenth of the time limit. Where an image has one class of several, simple classifiers of the features
@@ -288,7 +288,8 @@ def _check_opening(model: Any, weights: Any, options: Mapping[str, Any]) -> None
     for name in options:
         if is_open or name not in opening:
             known = [*inspect.signature(finetune).parameters, *_RECIPE, *_AUGMENTATION, *([] if is_open else opening)]
-            hint = did_you_mean(name, known) or " An open model takes no options of opening." * is_open
+            fields = "Recipe and of Augmentation" if is_open else "Recipe, of Augmentation and of ViTConfig"
+            hint = did_you_mean(name, known) or f" Its further options are fields of {fields}."
             raise TypeError(f"finetune has no argument {name}.{hint}")
     if is_open and weights is not None:
         raise ValueError(f"An open model has its weights. Remove weights={weights!r:.100}.")
