@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...export.formats import FORMATS
 from ..arguments import add_json, add_loading, add_output
-from ..options import integer, number
+from ..options import integer
 
 __all__ = ["benchmark", "export", "serve"]
 
@@ -80,8 +80,8 @@ def serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model",
         metavar="FILE|NAME",
-        help="ONNX file written by `export`; or a factory such as vit_b16, a published name or a saved model "
-        "(.keras, .h5), which is exported first",
+        help="exported file (.onnx, .xml, or the folder of a SavedModel); or a factory such as vit_b16, a published "
+        "name or a saved model (.keras, .h5), which is exported first",
     )
     _add_weights(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on, 0.0.0.0 for all; default: 127.0.0.1")
@@ -89,76 +89,21 @@ def serve(parser: argparse.ArgumentParser) -> None:
         "--port", type=integer(0, 65535), default=8000, metavar="N", help="port, 0 for any free one; default: 8000"
     )
     parser.add_argument(
-        "--name", metavar="NAME", help="name of the model in URLs; default: the name stored in the file"
-    )
-    parser.add_argument(
-        "--workers", type=integer(), default=2, metavar="N", help="requests computed at once; default: 2"
-    )
-    parser.add_argument(
         "--threads",
         type=integer(),
         metavar="N",
-        help="threads that compute, shared by the workers; default: the number of cores",
+        help="number of threads that compute, shared by the workers; default: the number of cores",
     )
-    parser.add_argument(
-        "--batch",
-        type=integer(),
-        default=1,
-        metavar="N",
-        help="maximum number of requests in a batch; more than 1 pays off on a GPU only; default: 1",
-    )
-    parser.add_argument(
-        "--timeout",
-        type=number(),
-        default=30.0,
-        metavar="N",
-        help="time limit in seconds for each step of a request; default: 30",
-    )
-    parser.add_argument(
-        "--max-mb", type=number(), default=10.0, metavar="MB", help="maximum size of a request; default: 10"
-    )
-    parser.add_argument(
-        "--max-megapixels",
-        type=number(),
-        default=50.0,
-        metavar="N",
-        help="maximum megapixels of all images of a request together; default: 50",
-    )
-    parser.add_argument(
-        "--pending",
-        type=integer(),
-        default=64,
-        metavar="N",
-        help="maximum number of waiting requests; further ones get status 503; default: 64",
-    )
-    parser.add_argument(
-        "--per-client",
-        type=integer(),
-        metavar="N",
-        help="maximum number of waiting requests per address; further ones get status 429; default: 32, and no limit "
-        "for this machine",
-    )
-    parser.add_argument(
-        "--connections-per-client",
-        type=integer(),
-        metavar="N",
-        help="maximum number of connections per address; default: 128, and no limit for this machine",
-    )
-    parser.add_argument(
-        "--proxy",
-        action="append",
-        default=[],
-        metavar="ADDRESS",
-        help="address or network (10.0.0.0/8) of a proxy, which is exempt from the limits per address; may be repeated",
-    )
-    parser.add_argument(
-        "--max-memory",
-        type=number(),
-        default=1024.0,
-        metavar="MB",
-        help="maximum memory for one run of the model; default: 1024",
-    )
-    parser.add_argument(
-        "--max-answer", type=number(), default=160.0, metavar="MB", help="maximum size of a response; default: 160"
-    )
+    for name, default, text in _LIMITS:
+        parser.add_argument(name, type=integer(), default=default, metavar="N", help=f"{text}; default: {default}")
     add_loading(parser)
+
+
+_LIMITS = (
+    ("--workers", 2, "number of requests that are computed at once"),
+    ("--timeout", 30, "seconds in which a request must be sent and computed"),
+    ("--max-mb", 10, "maximum size of a request in MB"),
+    ("--max-megapixels", 50, "maximum megapixels of all images of a request together"),
+    ("--max-images", 16, "maximum number of images in a request"),
+    ("--max-pending", 64, "maximum number of requests that are sent, wait or are computed"),
+)
