@@ -7,15 +7,16 @@ import numpy as np
 LABELS = ("red", "green", "blue", "gray")
 WEIGHTS = np.array([[0.1, 0, 0, 0.02], [0, 0.1, 0, 0.02], [0, 0, 0.1, 0.02]], "float32")
 PREPROCESSING = {"image_size": [16, 16], "interpolation": "bilinear_antialias", "crop": 0.5, "crop_mode": "center"}
-PATCHES = {"size": None, "stride": [8, 8], "prefix": 1, "readout": [[0, 1]]}
+TOKENS = {"stride": [8, 8]}
+PATCHES = {"stride": [8, 8], "prefix": 1, "readout": [[0, 1]], "crop": 0.5, "crop_mode": "center", "resized": None}
 
 
-def save(path, *, preprocessing=PREPROCESSING, patches=PATCHES, work=0):
+def save(path, *, preprocessing=PREPROCESSING, work=0):
     """Write it.
 
     Args:
         path: Where to.
-        preprocessing, patches: Properties of the file.
+        preprocessing: A property of the file.
         work: Number of matrix products that only take time.
     """
     import onnx
@@ -50,7 +51,8 @@ def save(path, *, preprocessing=PREPROCESSING, patches=PATCHES, work=0):
     arrays = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
     graph = helper.make_graph(nodes, "tiny", [pixels], outputs, arrays)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
-    properties = {"labels": LABELS, "preprocessing": preprocessing, "patches": patches}
+    patches = {"size": (preprocessing or {}).get("image_size"), **PATCHES}
+    properties = {"labels": LABELS, "preprocessing": preprocessing, "patches": patches, "tokens": TOKENS}
     texts = {name: json.dumps(value) for name, value in properties.items()}
     helper.set_model_props(model, {"name": "tiny model", **texts})
     onnx.save(model, str(path))

@@ -2,10 +2,9 @@
 
 import json
 
-import make_tiny_onnx
 import numpy as np
 import pytest
-from ask_server import ask, encoded, random_picture
+from ask_server import ask, random_picture
 from PIL import Image
 
 pytest.importorskip("uvicorn")

@@ -104,7 +104,7 @@ def running(model: str | os.PathLike[str] | keras.Model, **options: Any) -> Iter
 
     call = inspect.signature(serve).bind(model, **{"port": 0, **options})
     call.apply_defaults()
-    _, host, port, threads = (call.arguments.pop(name) for name in ("model", "host", "port", "threads"))
+    model, host, port, threads = (call.arguments.pop(name) for name in ("model", "host", "port", "threads"))
     for name in ("starlette", "uvicorn", "python_multipart"):
         needed(name, "serve")
     import uvicorn
@@ -113,11 +113,13 @@ def running(model: str | os.PathLike[str] | keras.Model, **options: Any) -> Iter
     from .app import App, Limits, Server
 
     limits = Limits(**call.arguments)
+    if threads is not None:
+        threads = positive_integer(threads, "threads")
     if positive_integer(port, "port", least=0) > 65535:
         raise ValueError(f"port must be from 0 to 65535. Received: {port}")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, port), family=family) as listener, _exported(model) as path:
-        app = App(ServedModel(path, threads and positive_integer(threads, "threads")), limits)
+        app = App(ServedModel(path, threads), limits)
         server = Server(
             uvicorn.Config(
                 app.asgi,

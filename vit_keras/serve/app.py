@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
+from starlette.types import Message
 
 from .._internal import html_page
 from .._internal.plain_json import as_json
@@ -63,7 +64,6 @@ class App:
                 Exception: self._failed,
             },
             lifespan=self._lifespan,
-            max_body_size=limits.max_mb << 20,
         )
 
     async def page(self, request: Request) -> Response:
@@ -97,9 +97,25 @@ class App:
 
     async def _answers(self, request: Request, top: int, attention: bool) -> list[dict[str, Any]]:
         deadline, pixels = time.monotonic() + self.limits.timeout, self.limits.max_megapixels * 1_000_000
-        files = await self._files(request)
+        files = await self._files(self._limited(request))
         job = self.pool.submit(self.model.answers, files, top, attention, pixels, deadline)
         return await asyncio.wrap_future(job)  # if the time is over, a job that was not begun is cancelled
+
+    def _limited(self, request: Request) -> Request:
+        """Return a request that is refused if it is too large."""
+        left = self.limits.max_mb << 20
+
+        async def receive() -> Message:
+            nonlocal left
+            message = await request.receive()
+            left -= len(message.get("body", b""))
+            if left < 0:
+                while message.get("more_body"):  # who is cut off while sending does not read the answer
+                    message = await request.receive()
+                raise Refused(413, f"The request has more than {self.limits.max_mb} MB. Send less.")
+            return message
+
+        return Request(request.scope, receive)
 
     async def _files(self, request: Request) -> Sequence[bytes]:
         """Return the images of a request: its body, or the files of a form."""
@@ -115,17 +131,15 @@ class App:
         return files
 
     async def _refused(self, request: Request, error: Refused) -> Response:
-        headers = {"Retry-After": "1"} if error.status == 503 else {}
-        return _json({"error": str(error)}, error.status, {"Connection": "close", **headers})
+        return _json({"error": str(error)}, error.status, {"Retry-After": "1"} if error.status == 503 else None)
 
     async def _refused_by_starlette(self, request: Request, error: HTTPException) -> Response:
         messages = {
             404: "There is nothing at this address. There are /, /health and /predict.",
             405: f"This address does not take {request.method[:20]}. Images are sent to /predict with POST.",
-            413: f"The request has more than {self.limits.max_mb} MB, the most that is taken.",
         }
         message = messages.get(error.status_code, error.detail)
-        return _json({"error": message}, error.status_code, {"Connection": "close", **(error.headers or {})})
+        return _json({"error": message}, error.status_code, error.headers)
 
     async def _left(self, request: Request, error: ClientDisconnect) -> Response:
         return Response(status_code=400)  # nobody receives it
