@@ -14,13 +14,10 @@ from typing import Any, TypeAlias
 
 from .signatures import Argument
 
-__all__ = ["Port", "Setting", "form_of", "help_of", "setting", "settings_of"]
+__all__ = ["Setting", "form_of", "help_of", "setting", "settings_of"]
 
 Setting: TypeAlias = tuple[str, Any]
 """`--set NAME=VALUE`."""
-
-Port: TypeAlias = int
-"""An integer from 0 to 65535."""
 
 
 def form_of(argument: Argument) -> dict[str, Any]:
