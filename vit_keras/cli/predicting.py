@@ -50,6 +50,7 @@ def zero_shot(
     text: Sequence[str],
     template: Sequence[str] = ("{}",),
     tokenizer: str = "auto",
+    top: int | None = None,
     **options: Any,
 ) -> None:
     """Classify images by sentences, with a model for images and text (CLIP, SigLIP).
@@ -68,7 +69,7 @@ def zero_shot(
         towers = open_image_text(model, tokenizer=tokenizer, **settings)
         return zero_shot_classifier(towers, text, template)
 
-    classify(images, classifier, "relevance", **{"top": len(text), **options})
+    classify(images, classifier, "relevance", top=top, **options)
 
 
 def classify(
@@ -76,7 +77,7 @@ def classify(
     classifier: Callable[[], Any],
     method: str,
     *,
-    top: int = 5,
+    top: int | None = 5,
     batch_size: int = 32,
     json: bool = False,
     csv: bool = False,
