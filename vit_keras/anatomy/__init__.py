@@ -18,6 +18,7 @@ from .inputs import (
 from .outputs import (
     NUMBERS,
     class_names,
+    find_class,
     last_activation,
     last_layer,
     levels,
@@ -31,6 +32,7 @@ from .outputs import (
     sigmoid,
     softmax,
     task,
+    top_predictions,
     why_not_classifier,
 )
 from .parts import (
@@ -67,6 +69,7 @@ __all__ = [
     "class_names",
     "dense_layers",
     "final_norm",
+    "find_class",
     "find_vit",
     "has_attention",
     "has_vit",
@@ -103,5 +106,6 @@ __all__ = [
     "sigmoid",
     "softmax",
     "task",
+    "top_predictions",
     "why_not_classifier",
 ]

@@ -10,7 +10,7 @@ import inspect
 import os
 import sys
 import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from .._internal.imports import attach
 from .formats import FORMATS, Format, find_format
@@ -37,7 +37,7 @@ def export(
     preprocessing: bool = True,
     labels: Any = None,
     top: int = 5,
-    quantize: str | None = None,
+    quantize: Literal["int8", "float16"] | None = None,
     calibration: Any = None,
     attention: bool | None = None,
     check: Any = True,
@@ -50,16 +50,17 @@ def export(
     Args:
         model: A ViT of this package, or a model with one inside, of one input and one output.
         path: The file, or the folder of a SavedModel. Files of an earlier export are replaced.
-        format: A name in `FORMATS`: `"saved_model"`, `"onnx"`, `"openvino"`, `"litert"`, `"torch"` or `"html"`, a
-            page that computes. `None`: by the ending of the path; a path without one is a SavedModel.
+        format: Format of the file; `None`: by its ending. A name in `FORMATS`: `"saved_model"`, `"onnx"`, `"openvino"`,
+            `"litert"`, `"torch"` or `"html"`, a page that computes. A path without an ending is a SavedModel.
         preprocessing: Whether the file takes uint8 images instead of the model's own input.
         labels: Names of the classes, or the name of a list of them. `None`: the model's own.
-        top: Number of most probable classes that the file returns, if the format returns classes.
-        quantize: `None`, or an option of the format (`FORMATS[format].quantize`).
+        top: Number of classes to return. The most probable ones, if the format returns classes.
+        quantize: Form of smaller weights: `"int8"` (ONNX, OpenVINO, LiteRT, pages) or `"float16"` (LiteRT); `None`:
+            float32. See `FORMATS[format].quantize`.
         calibration: About thirty typical images for `quantize="int8"` in ONNX and OpenVINO files, as paths, arrays or a
             folder. They show which channels are large, which makes the file more accurate at the same size and speed.
-        attention: Whether the file also returns the attention of every block. `None` means only a web page, which draws
-            it, if the model has attention and runs its ViT once.
+        attention: Whether to return the attention of every block too; `None`: only in a web page. The page draws it, if
+            the model has attention and runs its ViT once.
         check: Images for the comparison: `True` for generated ones; paths, arrays or a folder; `False` or `None` for no
             comparison. For other than 1 or 3 channels: uint8 arrays `(height, width, channels)`.
 

@@ -55,9 +55,9 @@ def benchmark(
     """Run exported files in turns, each in a process of its own with its own runtime, and time them.
 
     Args:
-        files: One or several files and folders that `export` wrote, or other ones with one input of images.
-        batch_size: Images in a batch.
-        rounds: How often each file runs.
+        files: Exported file or folder, or several. Files of other programs need one input of images.
+        batch_size: Images per batch.
+        rounds: Number of rounds, in each of which every file runs once.
         image_size: Pixels of the images, height = width, for files that take any size.
 
     Returns:
