@@ -17,7 +17,7 @@ import hostile_requests
 import keras
 import numpy as np
 import pytest
-from export_cases import CASES, often, tiny
+from export_cases import CASES, POOLINGS, POSITIONS, TOKENS, arranged, often, tiny
 from PIL import Image
 from support import ROOT, peak_memory
 
@@ -60,6 +60,15 @@ def test_a_file_computes_what_its_model_computes(tmp_path, name, case):
     assert report.milliseconds["file"] > 0
     said = json.loads((tmp_path / f"{FILES[name][0]}.report.json").read_text())
     assert said["sha256"] == report.sha256 and said["metadata"]["weights_sha256"]
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("tokens", TOKENS)
+def test_litert_runs_all_arrangements_of_tokens(tmp_path, tokens, positions):
+    """XNNPACK refuses a concatenation with an empty part, when the file runs."""
+    for pooling in POOLINGS:
+        report = exported(arranged(tokens, pooling, positions), tmp_path, "litert")
+        assert report.comparisons[0].difference <= 1e-4
 
 
 @pytest.mark.parametrize("name", FILES)
