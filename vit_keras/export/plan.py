@@ -37,8 +37,7 @@ class Plan:
 
     Attributes:
         model: The model.
-        input_shape: `(None, height, width, channels)` of the model's own input, a batch of any size; `None` for what is
-            open.
+        input_shape: `(batch, height, width, channels)` of the model's own input; `None` for what is open.
         preprocessing: What makes the model's input of an image; `None` where the file takes that input itself.
         kind: What the model returns: `"logits"`, `"probabilities"`, `"numbers"` or `"features"`; `"outputs"` where
             nothing tells.
@@ -49,6 +48,7 @@ class Plan:
         quantize: One of the format's `quantize`, or `None`.
         calibration: The largest magnitude of each channel of each layer normalization, by the layer's path
             (`calibration.largest_channels`); or `None`.
+        opset: The version of ONNX' operators, or `None` for the default.
         metadata: What else is known, as plain JSON: versions, source, license and hash of the weights.
 
     Example:
@@ -68,6 +68,7 @@ class Plan:
     attention: int = 0
     quantize: str | None = None
     calibration: Mapping[str, Sequence[float]] | None = None
+    opset: int | None = None
     metadata: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
@@ -81,6 +82,8 @@ class Plan:
         attention: bool = False,
         quantize: str | None = None,
         calibration: Mapping[str, Sequence[float]] | None = None,
+        batch_size: int | None = None,
+        opset: int | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> Plan:
         """Return the plan of exporting a model.
@@ -93,6 +96,8 @@ class Plan:
             attention: Whether the file returns the attention of every block.
             quantize: See the attributes.
             calibration: See the attributes.
+            batch_size: Number of images in a batch; `None` for batches of any size.
+            opset: See the attributes.
             metadata: Replaces the metadata that is collected here.
 
         Returns:
@@ -139,7 +144,7 @@ class Plan:
             )
         return cls(
             model=model,
-            input_shape=(None, height, width, channels),  # a batch of any size, whatever the model is used with
+            input_shape=(batch_size, height, width, channels),
             preprocessing=anatomy.preprocessing_of(model) if preprocessing else None,
             kind=kind,
             classes=classes,
@@ -148,6 +153,7 @@ class Plan:
             attention=len(blocks) if attention else 0,
             quantize=quantize,
             calibration=calibration,
+            opset=opset,
             metadata=_metadata(model) if metadata is None else metadata,
         )
 
@@ -163,7 +169,7 @@ class Plan:
     def picture_shape(self) -> Shape:
         """The shape of uint8 images of any size, from which `preprocessing` makes the model's input."""
         channels = self.input_shape[3]
-        return (None, None, None, 3 if channels == 1 else channels)
+        return (self.input_shape[0], None, None, 3 if channels == 1 else channels)
 
     @property
     def fixed_size(self) -> tuple[int, int]:
@@ -197,9 +203,8 @@ class Plan:
 
     def input_of(self, resize: bool = True) -> tuple[Shape, str]:
         """Return shape and dtype of what `prepare(resize)` takes."""
-        if self.preprocessing is None:
-            return (self.input_shape if resize else (None, *self.fixed_size, self.input_shape[3])), "float32"
-        return (self.picture_shape if resize else (None, *self.fixed_size, self.picture_shape[3])), "uint8"
+        shape, dtype = (self.input_shape, "float32") if self.preprocessing is None else (self.picture_shape, "uint8")
+        return (shape if resize else (shape[0], *self.fixed_size, shape[3])), dtype
 
     @property
     def output_names(self) -> tuple[str, ...]:

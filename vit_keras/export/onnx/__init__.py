@@ -19,6 +19,7 @@ from .file import save
 from .graph import Graph
 from .int8 import quantized
 from .narrow import narrowed
+from .older import LAST, older
 from .trace import trace
 
 __all__ = ["graph_of", "write"]
@@ -39,9 +40,8 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
     import onnx
 
     metadata = {key: v if isinstance(v, str) else json.dumps(v) for key, v in plan.metadata_json().items()}
-    files = save(graph_of(plan), Path(path), name=plan.model.name, metadata=metadata)
     try:
-        onnx.checker.check_model(os.fspath(path), full_check=True)
+        files = save(graph_of(plan), Path(path), name=plan.model.name, metadata=metadata, opset=plan.opset or LAST)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise ValueError(
             f"The model {plan.model.name!r} has an operation that ONNX does not take as it is: "
@@ -52,7 +52,8 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
 
 def graph_of(plan: Plan) -> Graph:
     """Return the graph of a plan, from `images` to its outputs, quantized if the plan says so."""
-    (shape, dtype), prepare = plan.input_of(), plan.prepare()
+    resize = plan.input_shape[0] is None  # a file for batches of one size takes images of one size
+    (shape, dtype), prepare = plan.input_of(resize), plan.prepare(resize)
     if isinstance(prepare, keras.Layer):
         prepare.name = "preprocess"  # names of nodes begin with it, and Keras counts its layers
     named = tuple(name if n is None else n for n, name in zip(shape, ("batch", "height", "width", "channels")))
@@ -66,4 +67,5 @@ def graph_of(plan: Plan) -> Graph:
         return plan.outputs(pixels)
 
     graph = narrowed(trace(outputs, {"images": (named, dtype)}))
-    return quantized(graph, plan.calibration) if plan.quantize else graph
+    graph = quantized(graph, plan.calibration) if plan.quantize else graph
+    return older(graph, plan.opset or LAST)
