@@ -16,8 +16,8 @@ from keras import ops
 
 import vit_keras
 from vit_keras.export import Plan, report
-from vit_keras.export.calibration import calibrated, largest_channels
 from vit_keras.export.onnx import graph_of, int8, write
+from vit_keras.export.onnx.calibration import calibrated, largest_channels
 from vit_keras.export.onnx.file import save
 from vit_keras.export.onnx.int8 import quantized
 from vit_keras.export.onnx.trace import trace
@@ -264,7 +264,7 @@ def images():
 def test_calibration_images_show_which_channels_are_large(tmp_path, images, runtime):
     model = with_large_channels()
     plan = Plan.of(model, quantize="int8")
-    plans = {"float": Plan.of(model), "int8": plan, "calibrated": calibrated(plan, images[:4], "onnx")}
+    plans = {"float": Plan.of(model), "int8": plan, "calibrated": calibrated(plan, images[:4])}
     found = {}
     for name, each in plans.items():
         write(each, tmp_path / f"{name}.onnx")
@@ -279,7 +279,7 @@ def test_calibration_changes_constants_alone(images):
     plan = Plan.of(with_large_channels(), quantize="int8", attention=True)
     nodes = [
         [(node.operator, node.scope, len(node.inputs)) for node in graph_of(each).order()]
-        for each in (plan, calibrated(plan, images, "onnx"))
+        for each in (plan, calibrated(plan, images))
     ]
     assert nodes[0] == nodes[1]
 
@@ -308,7 +308,7 @@ def test_an_export_is_calibrated_by_a_folder(tmp_path, images):
 @pytest.mark.parametrize(
     ("file", "options", "error", "message"),
     [
-        ("model.onnx", {"calibration": [1]}, ValueError, "onnx, openvino, html.*quantize=None"),
+        ("model.onnx", {"calibration": [1]}, ValueError, "quantize=None"),
         ("model.tflite", {"quantize": "int8", "calibration": [1]}, ValueError, "Received: the format 'litert'"),
         ("model.onnx", {"quantize": "int8", "calibration": True}, TypeError, "Received: True"),
         ("model.onnx", {"quantize": "int8", "calibration": []}, ValueError, "no images. Pass calibration="),

@@ -5,18 +5,19 @@ import numpy as np
 import pytest
 from keras import ops
 
+from vit_keras.export.formats import OPSETS
 from vit_keras.export.onnx.file import save
 from vit_keras.export.onnx.graph import Graph
 from vit_keras.export.onnx.int8 import quantized
 from vit_keras.export.onnx.narrow import narrowed
-from vit_keras.export.onnx.older import FIRST, LAST, older
+from vit_keras.export.onnx.older import older
 from vit_keras.export.onnx.trace import trace
 
 ort = pytest.importorskip("onnxruntime")
 X = np.random.default_rng(0).normal(size=(2, 3, 4)).astype("float32")
 
 
-def run(graph, path, opset=LAST, **inputs):
+def run(graph, path, opset=OPSETS[-1], **inputs):
     save(older(graph, opset), path, name="test", metadata={}, opset=opset)
     session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
     return dict(zip(graph.outputs, session.run(None, inputs)))
@@ -73,7 +74,7 @@ FUNCTIONS = {
 def test_an_operation_is_that_of_the_backend(tmp_path, name):
     graph = narrowed(trace(lambda x: {"y": FUNCTIONS[name](x)}, {"x": (("batch", 3, 4), "float32")}))
     expected = ops.convert_to_numpy(FUNCTIONS[name](ops.convert_to_tensor(X)))
-    for opset in (LAST, FIRST) if name != "bits" else (LAST,):
+    for opset in (OPSETS[-1], OPSETS[0]) if name != "bits" else OPSETS[-1:]:
         found = run(graph, tmp_path / "test.onnx", opset, x=X)["y"]
         np.testing.assert_allclose(found, expected, atol=1e-5)
 
@@ -113,7 +114,7 @@ def test_layers_of_keras(tmp_path, name):
     graph = trace(lambda x: {"y": model(x, training=False)}, {"x": (("batch", 8, 6, 3), "float32")})
     x = np.random.default_rng(1).normal(size=(2, 8, 6, 3)).astype("float32")
     expected = model.predict(x, verbose=0)
-    for opset in (LAST, FIRST):
+    for opset in (OPSETS[-1], OPSETS[0]):
         np.testing.assert_allclose(run(graph, tmp_path / "test.onnx", opset, x=x)["y"], expected, atol=1e-5)
 
 

@@ -34,7 +34,7 @@ def export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top", type=integer(), default=5, metavar="N", help="number of classes to return; default: 5")
     quantized = "; ".join(f"{name}: {', '.join(each.quantize)}" for name, each in FORMATS.items() if each.quantize)
     parser.add_argument("--quantize", metavar="NAME", help=f"store smaller weights ({quantized}); default: float32")
-    able = ", ".join(name for name, each in FORMATS.items() if each.calibrates)
+    able = ", ".join(name for name, each in FORMATS.items() if "calibration" in each.options)
     parser.add_argument(
         "--calibration",
         nargs="+",

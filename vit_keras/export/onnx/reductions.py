@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .graph import OMITTED
-from .table import OPERATIONS, on
+from .trace import OPERATIONS, on
 
 # Along axes
 
