@@ -17,7 +17,7 @@ import hostile_requests
 import keras
 import numpy as np
 import pytest
-from export_cases import CASES, often, tiny
+from export_cases import CASES, POOLINGS, POSITIONS, TOKENS, arranged, often, tiny
 from PIL import Image
 from support import ROOT, peak_memory
 
@@ -62,12 +62,21 @@ def test_a_file_computes_what_its_model_computes(tmp_path, name, case):
     assert said["sha256"] == report.sha256 and said["metadata"]["weights_sha256"]
 
 
+@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("tokens", TOKENS)
+def test_litert_runs_all_arrangements_of_tokens(tmp_path, tokens, positions):
+    """XNNPACK refuses a concatenation with an empty part, when the file runs."""
+    for pooling in POOLINGS:
+        report = exported(arranged(tokens, pooling, positions), tmp_path, "litert")
+        assert report.comparisons[0].difference <= 1e-4
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_the_real_model(tmp_path, name, real_weights, shared):
     report = exported(from_checkpoint(real_weights), tmp_path, name, check=shared / "images")
     assert report.metadata["license"] == "Apache-2.0"
     assert report.bytes < 30e6  # every weight is there once
-    assert all(each.same_class == each.pictures for each in report.comparisons)
+    assert all(each.same_class == each.images for each in report.comparisons)
 
 
 @pytest.mark.parametrize(("quantize", "megabytes"), [("float16", 12), ("int8", 7)])
@@ -128,7 +137,7 @@ def test_files_of_pictures_are_read_as_this_package_reads_them(tmp_path):
         image.save(paths[-1], exif=exif)
     report = vit_keras.export(tiny(), tmp_path / "model", check=paths)
     (of_bytes,) = [each for each in report.comparisons if each.inputs == "bytes"]
-    assert of_bytes.pictures == len(paths)
+    assert of_bytes.images == len(paths)
     assert of_bytes.difference < 0.01
     with Running("saved_model", tmp_path / "model") as file:
         encoded = [base64.b64encode(path.read_bytes()).decode() for path in paths]
@@ -140,14 +149,14 @@ def test_files_of_pictures_are_read_as_this_package_reads_them(tmp_path):
 def test_the_size_of_a_picture_is_checked_before_it_is_decoded():
     import tensorflow as tf
 
-    from vit_keras.export.decoding import decode_picture
+    from vit_keras.export.decoding import decode_image
 
     def encoded(size, kind):
         with io.BytesIO() as file:
             Image.new("RGB", size, (9, 99, 199)).save(file, kind)
             return file.getvalue()
 
-    decode = tf.function(decode_picture, input_signature=[tf.TensorSpec((), tf.string)], autograph=False)
+    decode = tf.function(decode_image, input_signature=[tf.TensorSpec((), tf.string)], autograph=False)
     for kind in ("PNG", "GIF", "JPEG", "BMP"):
         assert decode(encoded((50, 30), kind)).shape == (30, 50, 3)
     data = bytearray(encoded((50, 30), "BMP"))
@@ -171,9 +180,9 @@ def test_the_size_of_a_picture_is_checked_before_it_is_decoded():
 def test_of_an_animation_only_the_first_frame_is_decoded():
     import tensorflow as tf
 
-    from vit_keras.export.decoding import decode_picture
+    from vit_keras.export.decoding import decode_image
 
-    decode = tf.function(decode_picture, input_signature=[tf.TensorSpec((), tf.string)], autograph=False)
+    decode = tf.function(decode_image, input_signature=[tf.TensorSpec((), tf.string)], autograph=False)
     rng = np.random.default_rng(0)
     for colors, side in itertools.product((2, 16, 256), (1, 7, 90)):
         frames = [Image.fromarray(rng.integers(0, colors, (side, side + 3), dtype="uint8")) for _ in range(3)]

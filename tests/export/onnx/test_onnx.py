@@ -189,7 +189,7 @@ def test_images_of_four_channels_are_resized_and_cropped_inside(tmp_path):
     channels = {"channels": 4, "mean": (0.5, 0.4, 0.3, 0.2), "std": 0.5}
     model.preprocessing = preprocess.GOOGLE.replace(image_size=32, crop=0.875, **channels)
     (found,) = vit_keras.export(model, tmp_path / "model.onnx").comparisons  # drawn images of several sizes
-    assert (found.inputs, found.pictures) == ("images that are resized", 8)
+    assert (found.inputs, found.images) == ("images that are resized", 8)
     assert found.difference < 5e-3  # a pixel can be one gray level off
 
 
@@ -252,7 +252,7 @@ def test_the_real_model(tmp_path, file, real_weights, shared):
     model = vit_keras.from_checkpoint(real_weights)
     report = vit_keras.export(model, tmp_path / file, check=shared / "images", attention=True)
     assert report.bytes < 24e6
-    assert all(each.same_class == each.pictures for each in report.comparisons)
+    assert all(each.same_class == each.images for each in report.comparisons)
 
 
 def test_what_onnx_refuses_is_an_error_that_names_the_model(tmp_path):
