@@ -226,7 +226,7 @@ class VisionTransformer(FastModel):
         config = self._config if None not in size else None
         if config is not None and config.image_size is None and min(config.grid_of(size)) < 1:
             raise ValueError(
-                f"The model {self.name!r} takes images of at least one patch, {config.stride} pixels. Received: {size}"
+                f"The model {self.name!r} needs images of at least one patch, {config.stride} pixels. Received: {size}"
             )
 
     def save(self, filepath: Any, *args: Any, **kwargs: Any) -> Any:

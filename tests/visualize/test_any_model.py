@@ -243,7 +243,7 @@ def test_a_squeezed_picture_is_hinted_at_once_for_a_model():
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         visualize.attention_map(model, wide[:, :60])  # 3 : 1
-    with pytest.warns(UserWarning, match=r"20 x 80 .*32 x 32.*\(16, 64\)") as seen:
+    with pytest.warns(UserWarning, match=r"20×80 .*32×32.*\(16, 64\)") as seen:
         visualize.attention_map(model, wide)
     assert seen[0].filename == __file__
     with warnings.catch_warnings():

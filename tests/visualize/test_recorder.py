@@ -171,7 +171,7 @@ def test_a_map_head_shows_its_own_attention():
 
 def test_pictures_of_many_kinds_and_sizes(tmp_path):
     keras.utils.save_img(tmp_path / "picture.png", noise(50, 70, 3), scale=False)
-    with pytest.warns(UserWarning, match="9 x 99 .*squeezed"):
+    with pytest.warns(UserWarning, match="9×99 .*distorted"):
         recording = visualize.record(tiny(), [tmp_path / "picture.png", noise(32, 48, 3), noise(9, 99)], keep="tokens")
     assert [image.shape for image in recording.images] == [(50, 70, 3), (32, 48, 3), (9, 99, 3)]
     assert recording.tokens.shape[1] == 3

@@ -256,7 +256,7 @@ def test_the_map_is_the_rollout_of_the_models_attention(kind):
 
 
 @pytest.mark.parametrize("size", [(32, 32), (50, 70), (16, 9), (120, 31)])
-@pytest.mark.filterwarnings("ignore:An image of 120 x 31 pixels is squeezed")
+@pytest.mark.filterwarnings("ignore:An image of 120×31 pixels is distorted")
 def test_the_picture_has_the_size_of_the_image(tiny, size):
     picture = visualize.attention_map(model=tiny, image=noise(*size, 3))
     assert picture.shape == (*size, 3) and picture.dtype == np.uint8

@@ -80,7 +80,7 @@ class Direct(_Layer):
     """A base of layers, before `keras.layers.Layer`: `call` runs alone where nothing else is to be done."""
 
     _is_ours = False
-    _reads_training = True  # whether `training=None` stands for that of the layer around
+    _reads_training = True  # whether `training=None` means the value of the layer around
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

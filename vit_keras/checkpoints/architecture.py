@@ -205,14 +205,14 @@ def complete(fields: Mapping[str, Any], family: Family, options: Mapping[str, An
     if "num_heads" not in fields:
         raise ValueError(
             "Cannot infer the number of attention heads. Pass num_heads= (one of "
-            f"{', '.join(map(str, likely_heads(inner)))}), or put the model's config.json beside the file."
+            f"{', '.join(map(str, likely_heads(inner)))}), or put the model's config.json next to the file."
         )
     check_heads(fields, inner)
     for field, values in family.choices.items():
         if field not in fields:
             raise ValueError(
                 f"Cannot infer {field}. Pass {field}= (one of {', '.join(map(repr, values))}), or put the model's "
-                "config.json beside the file."
+                "config.json next to the file."
             )
     if inner != fields["num_heads"] * (hidden_size // fields["num_heads"]):
         fields["dim_head"] = inner // fields["num_heads"]

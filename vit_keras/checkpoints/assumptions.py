@@ -50,7 +50,7 @@ class Assumptions(NamedTuple):
         if self.others:
             said.append(f"It may be timm's {self.others}, which cannot be built. Pass family={family!r} if it is not.")
         if said and open_fields and family not in _DOUBTED:
-            said.append("The file does not show it; a config.json beside it would.")
+            said.append("The file does not show it; a config.json next to it would.")
         return " ".join(said)
 
 

@@ -16,7 +16,7 @@ __all__ = ["Checkpoint"]
 
 STORAGE = "https://storage.googleapis.com/"
 HUB = "https://huggingface.co/"
-PACKAGE = "package:"  # the scheme of a file that comes with this package, beside this module
+PACKAGE = "package:"  # the scheme of a file that comes with this package, next to this module
 
 SUFFIXES = (".npz", ".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".h5", ".keras")
 """The ends of names of files of weights."""

@@ -152,7 +152,7 @@ def _transfer(url: str, part: Path, size: int | None, timeout: float, progress: 
             _discard(part)
             raise EOFError("the file changed on the server")
         if not start:
-            _discard(part)  # before the tag of the new file is written: a kill must not leave it beside the old part
+            _discard(part)  # before the tag of the new file is written: a kill must not leave it next to the old part
         if tag and not tag.startswith("W/"):  # a weak tag does not identify the bytes
             tag_file.write_text(tag, encoding="utf-8")
         name = unquote(url.rsplit("/", 1)[-1])

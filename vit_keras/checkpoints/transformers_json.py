@@ -10,10 +10,12 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from ..config import ViTConfig
 from ..preprocess import Preprocessing
+from ..preprocess.json_formats import PIL_CODES
 from .families.huggingface import BEIT, CLIP, DINOV2, DINOV3, SIGLIP, VIT
 from .families.rules import Family
-from .transformers_models import ACTIVATIONS, PROBLEMS
+from .transformers_models import ACTIVATIONS, FIELDS, PROBLEMS
 
 __all__ = ["MODELS", "Model", "model_of", "write_config", "write_processor"]
 
@@ -30,35 +32,16 @@ class Model(NamedTuple):
 
 
 _ANY_SHAPE = ("vit", "deit", "dinov3_vit")  # the others take square images only
-_ALL = {
-    "out_bias": (True,),
-    "patch_norm": (False,),
-    "resnet": (None,),
-    "tokens_mlp_dim": (None,),
-    "representation_size": (None,),
-    "position_prefix": (True,),
-    "final_norm": ("tokens",),
-    "position": ("learned",),
-    "rope_theta": (None,),
-    "rope_kind": ("centered",),
-    "register_positions": (False,),
-    "attention_norm": (False,),
-    "mlp_norm": (False,),
-    "post_norm": (False,),
-    "map_heads": (None,),
-    "map_mlp_dim": (None,),
-    "relative_positions": (False,),
-    "registers": (0,),
-    "distillation_token": (False,),
-    "class_token": (True,),
-    "gated_mlp": (False,),
-    "pre_norm": (False,),
-    "patch_bias": (True,),
-    "qkv_bias": (True,),
-    "key_bias": (True,),
-    "layer_scale": (False,),
-    "head_bias": (True,),
-}
+# A plain ViT is all that a class computes, but for what follows. "class_token", "layer_scale" and "key_bias" are what a
+# configuration amounts to (`model_of`).
+_PLAIN = (
+    *("out_bias", "patch_norm", "resnet", "tokens_mlp_dim", "representation_size", "position_prefix", "final_norm"),
+    *("position", "rope_theta", "rope_kind", "register_positions", "attention_norm", "mlp_norm", "post_norm"),
+    *("map_heads", "map_mlp_dim", "relative_positions", "registers", "distillation_token", "gated_mlp", "pre_norm"),
+    *("patch_bias", "qkv_bias", "head_bias", "merge_tokens"),
+)
+_ALL = {field: (getattr(ViTConfig, field),) for field in _PLAIN}
+_ALL |= {"class_token": (True,), "layer_scale": (False,), "key_bias": (True,)}
 _TOP, _NO_TOP = {"include_top": (True,)}, {"include_top": (False,), "pooling": ("token", None)}
 _TOKEN = {**_TOP, "pooling": ("token",)}
 _VIT = {**_ALL, "qkv_bias": (True, False), "key_bias": (True, False)}
@@ -71,68 +54,48 @@ _SIGLIP = {**_ALL, "class_token": (False,), "position_prefix": None}
 _BEIT = {**_ALL, "layer_scale": (True,), "key_bias": (False,), "position": ("learned", None)}
 _BEIT |= {"relative_positions": (True,), "position_prefix": None}
 _MEAN = {"pooling": ("gap",), "final_norm": ("pooled",)}
+_BOTH, _GAP = ({**_TOP, "pooling": (pooling,)} for pooling in ("token+gap", "gap"))
+_PROJECTED, _UNNORMED = {**_TOKEN, "head_bias": (False,)}, {**_GAP, "final_norm": (None,)}
+_POOLER = {**_NO_TOP, "representation_size": None}
+_REGISTERED = "dinov2_with_registers"
+
+
+def _model(name: str, model_type: str, family: Family, prefix: str, *computes: Mapping[str, Any]) -> Model:
+    return Model(name, model_type, family, prefix, {field: each[field] for each in computes for field in each})
+
+
 MODELS = (
-    Model("ViTForImageClassification", "vit", VIT, "vit.", {**_VIT, **_TOKEN}),
-    Model("ViTModel", "vit", VIT, "", {**_VIT, **_NO_TOP, "representation_size": None}),
-    Model("DeiTForImageClassificationWithTeacher", "deit", VIT, "deit.", {**_DEIT, **_TOP, "pooling": ("token+dist",)}),
-    Model("DeiTForImageClassification", "deit", VIT, "deit.", {**_DEIT, **_TOKEN}),
-    Model("DeiTModel", "deit", VIT, "", {**_DEIT, **_NO_TOP, "representation_size": None}),
-    Model("Dinov2ForImageClassification", "dinov2", DINOV2, "dinov2.", {**_DINOV2, **_TOP, "pooling": ("token+gap",)}),
-    Model("Dinov2Model", "dinov2", DINOV2, "", {**_DINOV2, **_NO_TOP}),
-    Model(
-        "Dinov2WithRegistersForImageClassification",
-        "dinov2_with_registers",
-        DINOV2,
-        "dinov2_with_registers.",
-        {**_REGISTERS, **_TOP, "pooling": ("token+gap",)},
-    ),
-    Model("Dinov2WithRegistersModel", "dinov2_with_registers", DINOV2, "", {**_REGISTERS, **_NO_TOP}),
-    Model("DINOv3ViTModel", "dinov3_vit", DINOV3, "", {**_DINOV3, **_NO_TOP}),
-    Model(
-        "CLIPVisionModelWithProjection",
-        "clip_vision_model",
-        CLIP,
-        "vision_model.",
-        {**_CLIP, **_TOKEN, "head_bias": (False,)},
-    ),
-    Model("CLIPVisionModel", "clip_vision_model", CLIP, "", {**_CLIP, **_NO_TOP}),
-    Model(
-        "CLIPForImageClassification",
-        "clip.clip_vision_model",
-        CLIP,
-        "vision_model.",
-        {**_CLIP, **_TOP, "pooling": ("gap",), "final_norm": (None,)},
-    ),
-    Model("SiglipVisionModel", "siglip_vision_model", SIGLIP, "", {**_SIGLIP, **_NO_TOP, "pooling": ("map",)}),
-    Model(
-        "SiglipForImageClassification",
-        "siglip.siglip_vision_model",
-        SIGLIP,
-        "vision_model.",
-        {**_SIGLIP, **_TOP, "pooling": ("gap",)},
-    ),
-    Model("BeitForImageClassification", "beit", BEIT, "beit.", {**_BEIT, **_TOP, **_MEAN}),
-    Model("BeitModel", "beit", BEIT, "", {**_BEIT, **_NO_TOP, **_MEAN}),
+    _model("ViTForImageClassification", "vit", VIT, "vit.", _VIT, _TOKEN),
+    _model("ViTModel", "vit", VIT, "", _VIT, _POOLER),
+    _model("DeiTForImageClassificationWithTeacher", "deit", VIT, "deit.", _DEIT, _TOP, {"pooling": ("token+dist",)}),
+    _model("DeiTForImageClassification", "deit", VIT, "deit.", _DEIT, _TOKEN),
+    _model("DeiTModel", "deit", VIT, "", _DEIT, _POOLER),
+    _model("Dinov2ForImageClassification", "dinov2", DINOV2, "dinov2.", _DINOV2, _BOTH),
+    _model("Dinov2Model", "dinov2", DINOV2, "", _DINOV2, _NO_TOP),
+    _model("Dinov2WithRegistersForImageClassification", _REGISTERED, DINOV2, f"{_REGISTERED}.", _REGISTERS, _BOTH),
+    _model("Dinov2WithRegistersModel", _REGISTERED, DINOV2, "", _REGISTERS, _NO_TOP),
+    _model("DINOv3ViTModel", "dinov3_vit", DINOV3, "", _DINOV3, _NO_TOP),
+    _model("CLIPVisionModelWithProjection", "clip_vision_model", CLIP, "vision_model.", _CLIP, _PROJECTED),
+    _model("CLIPVisionModel", "clip_vision_model", CLIP, "", _CLIP, _NO_TOP),
+    _model("CLIPForImageClassification", "clip.clip_vision_model", CLIP, "vision_model.", _CLIP, _UNNORMED),
+    _model("SiglipVisionModel", "siglip_vision_model", SIGLIP, "", _SIGLIP, _NO_TOP, {"pooling": ("map",)}),
+    _model("SiglipForImageClassification", "siglip.siglip_vision_model", SIGLIP, "vision_model.", _SIGLIP, _GAP),
+    _model("BeitForImageClassification", "beit", BEIT, "beit.", _BEIT, _TOP, _MEAN),
+    _model("BeitModel", "beit", BEIT, "", _BEIT, _NO_TOP, _MEAN),
 )
 
 
 def model_of(family: Family, config: Mapping[str, Any]) -> tuple[Model | None, list[str]]:
     """Return the closest class of transformers, or `None` if none has these names, and the fields it cannot compute."""
-    facts = {
-        **config,
-        "class_token": config["pooling"] not in ("gap", "map")
-        if config["class_token"] is None
-        else config["class_token"],
-        "layer_scale": config["layer_scale"] is not None,
-        "key_bias": config["qkv_bias"] if config["key_bias"] is None else config["key_bias"],
-        "head_bias": config["head_bias"] or not config["include_top"],
-    }
+    usual = {"class_token": config["pooling"] not in ("gap", "map"), "key_bias": config["qkv_bias"]}
+    facts = {**config, **{field: value for field, value in usual.items() if config[field] is None}}
+    facts["layer_scale"] = config["layer_scale"] is not None
+    facts["head_bias"] = config["head_bias"] or not config["include_top"]
     if not config["include_top"] and config["pooling"] == "token+dist":
         facts["pooling"] = "token"  # DeiT's model without heads returns all tokens
 
     def differences(model: Model) -> list[str]:
-        computes = {**model.computes, "merge_tokens": (0,)}
-        return [field for field, values in computes.items() if values is not None and facts[field] not in values]
+        return [field for field, values in model.computes.items() if values is not None and facts[field] not in values]
 
     candidates = [model for model in MODELS if model.family is family]
     nearest = min(
@@ -163,17 +126,12 @@ def write_config(
             f"In transformers, heads of {kind} are hidden_size / num_heads wide. "
             f"Received: dim_head={config['dim_head']}"
         )
+    sizes = {"image_size": image_size, "patch_size": config["patch_size"]}
     vision = {
         "model_type": kind,
-        "hidden_size": config["hidden_size"],
-        "num_hidden_layers": config["num_layers"],
-        "num_attention_heads": config["num_heads"],
-        "intermediate_size": config["mlp_dim"],
+        **{theirs: config[ours] for theirs, ours in FIELDS.items()},
+        **{field: _one_or_two(size, kind) for field, size in sizes.items()},
         "hidden_act": activation,
-        "layer_norm_eps": config["epsilon"],
-        "image_size": _one_or_two(image_size, kind),
-        "patch_size": _one_or_two(config["patch_size"], kind),
-        "num_channels": config["channels"],
         **_own_fields(kind, config),
     }
     outer = {"architectures": [model.name], "dtype": "float32"}
@@ -199,34 +157,36 @@ def _one_or_two(size: tuple[int, int], kind: str) -> int | list[int]:
     return height if height == width else [height, width]
 
 
+_DINOV2_OWN = {"qkv_bias": "qkv_bias", "use_swiglu_ffn": "gated_mlp"}
+_DINOV3_OWN = {"query_bias": "qkv_bias", "value_bias": "qkv_bias", "proj_bias": "out_bias"}
+_DINOV3_OWN |= {"rope_theta": "rope_theta", "num_register_tokens": "registers", "use_gated_mlp": "gated_mlp"}
+_OWN = {
+    "vit": {"qkv_bias": "qkv_bias"},
+    "deit": {"qkv_bias": "qkv_bias"},
+    "dinov2": _DINOV2_OWN,
+    _REGISTERED: {**_DINOV2_OWN, "num_register_tokens": "registers"},
+    "dinov3_vit": _DINOV3_OWN,
+}
+
+
 def _own_fields(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that are specific to one `model_type`."""
     key_bias = config["qkv_bias"] if config["key_bias"] is None else config["key_bias"]
+    same = {theirs: config[ours] for theirs, ours in _OWN.get(kind, {}).items()}
+    if "qkv_bias" in same and config["qkv_bias"] != key_bias:
+        raise ValueError(f"In transformers, {kind} has a bias on keys exactly if it has one on queries and values.")
     if kind in ("vit", "deit"):
-        _same_biases(kind, config["qkv_bias"], key_bias)
         pooler = {"pooler_output_size": config["representation_size"]} if config["representation_size"] else {}
-        no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}  # KerasHub asks for them
-        return {"qkv_bias": config["qkv_bias"], **no_dropout, **pooler}
+        return {**same, **pooler, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}  # asked by KerasHub
     if kind.startswith("dinov2"):
-        _same_biases(kind, config["qkv_bias"], key_bias)
         if config["gated_mlp"] and config["mlp_activation"] != "silu":
             raise ValueError(
                 "In transformers, a gated MLP of DINOv2 has mlp_activation='silu'. "
                 f"Received: mlp_activation={config['mlp_activation']!r}"
             )
-        registers = {"num_register_tokens": config["registers"]} if "registers" in kind else {}
-        gated = {"use_swiglu_ffn": config["gated_mlp"]}
-        return {"mlp_ratio": _mlp_ratio(config), "qkv_bias": config["qkv_bias"], **gated, **registers}
+        return {**same, "mlp_ratio": _mlp_ratio(config)}
     if kind == "dinov3_vit":
-        return {
-            "rope_theta": config["rope_theta"],
-            "num_register_tokens": config["registers"],
-            "use_gated_mlp": config["gated_mlp"],
-            "query_bias": config["qkv_bias"],
-            "key_bias": key_bias,
-            "value_bias": config["qkv_bias"],
-            "proj_bias": config["out_bias"],
-        }
+        return {**same, "key_bias": key_bias}
     if kind == "clip_vision_model" and config["include_top"] and not config["head_bias"]:
         return {"projection_dim": config["classes"]}
     if kind == "siglip_vision_model":
@@ -240,11 +200,6 @@ def _own_fields(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _same_biases(kind: str, queries: bool, keys: bool) -> None:
-    if queries != keys:
-        raise ValueError(f"In transformers, {kind} has a bias on keys exactly if it has one on queries and values.")
-
-
 def _mlp_ratio(config: Mapping[str, Any]) -> int:
     """Return DINOv2's `mlp_ratio`: `mlp_dim` in units of `hidden_size`, of which a gated MLP has two thirds."""
     for ratio in range(1, 65):
@@ -254,7 +209,7 @@ def _mlp_ratio(config: Mapping[str, Any]) -> int:
     raise ValueError(f"In transformers, DINOv2 has no mlp_ratio for mlp_dim={config['mlp_dim']}.")
 
 
-_RESAMPLE = {"nearest": 0, "lanczos": 1, "bilinear_antialias": 2, "bilinear": 2, "bicubic_antialias": 3, "box": 4}
+_RESAMPLE = {"bilinear": 2, **{name: code for code, name in PIL_CODES.items()}}
 
 
 def write_processor(preprocessing: Preprocessing) -> dict[str, Any]:

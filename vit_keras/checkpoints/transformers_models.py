@@ -58,7 +58,10 @@ _TYPES = {
     **dict.fromkeys(("siglip", "siglip_vision_model", "siglip2", "siglip2_vision_model"), _SIGLIP),
     **dict.fromkeys(("beit", "data2vec-vision"), _BEIT),
 }
-_FIELDS = {"num_attention_heads": "num_heads", "layer_norm_eps": "epsilon", "image_size": "image_size"}
+FIELDS = {"hidden_size": "hidden_size", "num_hidden_layers": "num_layers", "intermediate_size": "mlp_dim"}
+FIELDS |= {"num_attention_heads": "num_heads", "layer_norm_eps": "epsilon", "num_channels": "channels"}
+FIELDS |= {"image_size": "image_size", "patch_size": "patch_size"}
+"""Fields with a name of their own in a `ViTConfig`, both ways."""
 _ONLY = {  # what a model of this package computes, whatever the field says elsewhere
     "pooler_act": ("tanh",),
     "rope_scaling": (None,),
@@ -72,7 +75,7 @@ _ONLY = {  # what a model of this package computes, whatever the field says else
     "is_hybrid": (False,),
     "pruned_heads": ({}, None),
 }
-_READ = (*_FIELDS, *_ONLY, "hidden_act", "rope_theta", "rope_parameters", "model_type", "architectures")
+_READ = (*FIELDS, *_ONLY, "hidden_act", "rope_theta", "rope_parameters", "model_type", "architectures")
 _SHOWN = (  # by the arrays
     *("hidden_size", "num_hidden_layers", "intermediate_size", "mlp_ratio", "patch_size", "num_channels", "qkv_bias"),
     *("query_bias", "key_bias", "value_bias", "proj_bias", "mlp_bias", "use_gated_mlp", "use_swiglu_ffn"),
@@ -98,16 +101,9 @@ _WITHOUT_EFFECT = (  # of training, of another task, or of the library
     *("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences"),
     *("output_scores", "return_dict_in_generate", "remove_invalid_values", "exponential_decay_length_penalty"),
     *("begin_suppress_tokens", "transformers_js_config", "transformers.js_config"),
-    *(
-        "projection_dropout",
-        "hidden_dropout_rate",
-        "use_flash_attn",
-        "readout_type",
-        "reassemble_factors",
-        "fusion_hidden_size",
-    ),
+    *("projection_dropout", "hidden_dropout_rate", "use_flash_attn", "readout_type", "reassemble_factors"),
     *("head_in_index", "use_batch_norm_in_fusion_residual", "use_bias_in_fusion_residual", "add_projection"),
-    *("semantic_classifier_dropout", "backbone_config", "backbone_featmap_shape"),
+    *("semantic_classifier_dropout", "backbone_config", "backbone_featmap_shape", "fusion_hidden_size"),
 )
 _PREFIXES_WITHOUT_EFFECT = ("_", "decoder_", "auxiliary_", "neck_", "backbone_out_", "vit_keras")
 _TOWERS = ("vision_config", "image_config", "backbone_config", "encoder")
@@ -120,7 +116,8 @@ def read_config(config: Mapping[str, Any]) -> dict[str, Any]:
     outer, config = config, tower(config)
     config = {**_of_type(config.get("model_type", outer.get("model_type"))), **config}
     check(config)
-    known = {ours: config[theirs] for theirs, ours in _FIELDS.items() if config.get(theirs) is not None}
+    given = {ours: config.get(theirs) for theirs, ours in FIELDS.items() if theirs not in _SHOWN}
+    known = {field: value for field, value in given.items() if value is not None}
     if "hidden_act" in config or config.get("use_swiglu_ffn"):  # DINOv2's SwiGLU has SiLU, whatever hidden_act says
         known["mlp_activation"] = activation("silu" if config.get("use_swiglu_ffn") else config["hidden_act"])
     rope = config.get("rope_parameters") or {}

@@ -27,7 +27,7 @@ _POOLINGS = {
     "token": "class token",
     "gap": "mean over the patches",
     "all": "mean over all tokens",
-    "token+gap": "class token beside the mean over the patches",
+    "token+gap": "class token and the mean over the patches",
     "token+dist": "class and distillation token, a head each",
     "map": "attention (MAP head)",
     None: "none: all tokens",
@@ -170,7 +170,7 @@ def _use(report: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
         yield "labels", f"{start}: {some((name.split(', ')[0] for name in known), 4)}" if known else start
     if report["assumed"]:
         assumed = _listed(*(f"{field}={value!r}" for field, value in report["assumed"].items()))
-        yield "assumed", f"{assumed}, which nothing in the file or beside it shows"
+        yield "assumed", f"{assumed}, which nothing in the file or next to it shows"
     for field, choices in report["needed"].items():
         listed = choices if isinstance(choices, str) else f"one of {', '.join(map(str, choices))}"
         yield "pass", f"{field}=, which the file does not show: {listed}"

@@ -36,7 +36,7 @@ FORMATS = {
 """For each format the families that write it. The first that can hold a model is taken."""
 
 _FORMAT_OF_SUFFIX = {".npz": "google", ".safetensors": "timm"}
-# Fields that a file's arrays do not show, so that whoever reads the arrays alone has to know them.
+# Fields that a file's arrays do not show, so that a reader of the arrays alone has to know them.
 _NOT_IN_ARRAYS = (
     *("activation", *rules.NUMERICS, "pooling", "final_norm", "num_heads"),
     *("position", "position_resize", "registers", "merge_tokens"),

@@ -264,12 +264,12 @@ def decode(file: Any, what: Any, max_pixels: int = MAX_PIXELS) -> Image.Image:
     try:
         return Image.open(file)
     except Image.DecompressionBombError as error:
-        raise ValueError(f"An error occurred reading {what}: {_of_pillows_limit(error, max_pixels)}") from None
+        raise ValueError(f"Could not read {what}: {_of_pillows_limit(error, max_pixels)}") from None
     except (FileNotFoundError, PermissionError) as error:
-        raise ValueError(f"An error occurred reading {what}: {error}") from None
+        raise ValueError(f"Could not read {what}: {error}") from None
     except (OSError, ValueError, SyntaxError, OverflowError, RuntimeError) as error:
         reason = str(error).replace(f" {file!r}", "")  # an address in memory, where the file is bytes
-        raise ValueError(f"An error occurred reading {what}: {reason}. It is not an image that Pillow knows.") from None
+        raise ValueError(f"Could not read {what}: {reason}. It is not an image that Pillow knows.") from None
 
 
 def _of_pillows_limit(error: Image.DecompressionBombError, max_pixels: int) -> str:
@@ -296,7 +296,7 @@ def _upright_rgb(image: Image.Image | np.ndarray, what: Any, max_pixels: int) ->
         return _upright(_image_to_rgb(image), orientation(image))
     except Exception as error:  # Pillow's decoders raise errors of any kind
         name = what if isinstance(what, (str, os.PathLike)) else type(what).__name__
-        raise ValueError(f"An error occurred reading {name}: {error}. The file is damaged.") from None
+        raise ValueError(f"Could not read {name}: {error}. The file is damaged.") from None
 
 
 def _called(what: Any) -> str:

@@ -255,7 +255,7 @@ def plot_by_layer(
 
     Raises:
         ImportError: Matplotlib is not installed.
-        ValueError: `values` has not two axes.
+        ValueError: `values` is not two-dimensional.
 
     Example:
         >>> plot_by_layer(np.ones((12, 3)), "Entropy (nats)").axes[0].get_ylabel()

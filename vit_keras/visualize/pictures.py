@@ -167,8 +167,8 @@ class ModelInputs:
         vit = anatomy.find_vit(self.model)
         better = fitting_size(size, anatomy.patch_grid(vit), anatomy.patch_stride(vit, (height, width)))
         warn_caller(
-            f"An image of {size[0]} x {size[1]} pixels is squeezed into {height} x {width}. A model of "
-            f"about as many patches that fits it: vit_keras.resize(model, {better})."
+            f"An image of {size[0]}×{size[1]} pixels is distorted to {height}×{width}. A model with about as many "
+            f"patches that keeps its aspect ratio: vit_keras.resize(model, {better})."
         )
 
 

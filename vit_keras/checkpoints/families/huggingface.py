@@ -88,7 +88,7 @@ _CONFIG = {
     "patch_resize": "bicubic_antialias",
 }
 _OLD, _NEW = "encoder.layer.{i}", "layers.{i}"
-_OTHER_PARTS = (  # of models for images and text, beside the image tower
+_OTHER_PARTS = (  # of models for images and text, next to the image tower
     *("*text_model.*", "*text_projection.*", "*logit_scale", "*logit_bias", "*embeddings.position_ids"),
     *("*language_model.*", "*multi_modal_projector.*", "*image_newline", "*lm_head.*", "decoder.*"),
 )

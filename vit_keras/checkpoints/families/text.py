@@ -1,6 +1,6 @@
 """The text towers of models for images and text. The same files hold an image tower, which has a family of its own.
 
-The canonical names are those of a Vision Transformer, beside `embedding/embeddings` for the table of tokens, and
+The canonical names are those of a Vision Transformer, with `embedding/embeddings` for the table of tokens,
 `logit_scale` and `logit_bias`. The fields of `config` and of `choices` are those of `vit_keras.text.TextConfig`.
 """
 

@@ -32,7 +32,7 @@ class ShardedReader(Reader):
                 raise ValueError("it names an array without a piece")
             for piece in names:
                 if not isinstance(piece, str) or not re.fullmatch(r"[^/\\:\0]+", piece) or piece in (".", ".."):
-                    raise ValueError(f"a piece has the name {piece!r}; pieces are files beside the index")
+                    raise ValueError(f"a piece has the name {piece!r}; pieces are files next to the index")
         readers = {piece: self._open(piece, key) for piece in sorted(names)}
         if not readers:
             raise ValueError(f"{self.path} names no arrays.")
@@ -53,7 +53,7 @@ class ShardedReader(Reader):
 
         path = self.path.parent / piece
         if not os.path.isfile(path):
-            raise FileNotFoundError(f"{self.path} needs {shortened(piece)}, and there is no such file beside it.")
+            raise FileNotFoundError(f"{self.path} needs {shortened(piece)}, and there is no such file next to it.")
         if path.name.endswith(".json"):
             raise ValueError(f"{self.path} names {piece} as a piece, which is an index itself.")
         return open_weights(path, key)

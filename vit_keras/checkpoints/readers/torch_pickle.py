@@ -200,7 +200,7 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Data that training scripts save beside the weights. Only its class and arguments are kept.
+# Data that training scripts save next to the weights. Only its class and arguments are kept.
 _DATA = _words(
     """
     argparse.Namespace types.SimpleNamespace functools.partial enum.Enum
@@ -572,7 +572,7 @@ def state_dicts(saved: Any, left_out: Iterable[str] = ()) -> dict[str, dict[str,
     return {key: found[key] for key in keys}
 
 
-# Where timm's scripts keep the moving average of the weights, which timm takes in place of the weights.
+# Where timm's scripts keep the moving average of the weights, which timm takes instead of the weights.
 _AVERAGED, RAW = ("state_dict_ema", "model_ema"), ("state_dict", "model")
 
 
