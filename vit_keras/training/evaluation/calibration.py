@@ -32,8 +32,8 @@ from ...anatomy import (
 )
 from ...anatomy import task as task_of
 from ...anatomy.outputs import tensor_source
+from ..checks import check_labels, label_numbers
 from ..embeddings.batches import batches_of, joined_labels, run_over
-from ..embeddings.probe import check_labels, label_numbers
 from ..lora import check_plain
 from .tasks import Evaluation
 
