@@ -14,8 +14,8 @@ from vit_keras import anatomy, training
 from vit_keras.backend import products
 from vit_keras.training.evaluation.flips import MOST_IMAGES
 from vit_keras.training.evaluation.frozen import SHARE
-from vit_keras.training.finetuning.job import SCALE_OF_NUMBERS, SHARE_OF_FLIPS
 from vit_keras.training.finetuning.run import images_within
+from vit_keras.training.finetuning.training import SCALE_OF_NUMBERS, SHARE_OF_FLIPS
 
 from . import common
 from .common import BATCH, Data, Processor

@@ -146,11 +146,7 @@ def datasets_of(
     workers: int = 2,
     progress: bool = True,
 ) -> tuple[ImageFolder, ...]:
-    """Return images as one dataset, or as one for each part; the arguments are those of `image_folder`.
-
-    The parts are numbers of images, for training and for validation in turn: one pair, or one for each fold. A
-    image is decoded once, however many parts have it.
-    """
+    """Return images as one dataset, or one for each part, in turn to learn from and to hold out; see `image_folder`."""
     _check_choices(batch_size, errors, label_mode, workers)
     preprocessing = preprocessing_for(model, preprocessing, image_size)
     if parts is None:
@@ -400,9 +396,7 @@ class ImageFolder(keras.utils.PyDataset):
 
 
 def _weighted(labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return labels times weights, with the weights behind them, so that mixing mixes losses: a blend of two images
-    costs the blend of what each would cost with its own weight.
-    """
+    """Return labels times weights, with the weights behind them, so that mixing mixes weighted losses."""
     return np.concatenate([labels * weights[:, None], weights[:, None]], axis=1)
 
 

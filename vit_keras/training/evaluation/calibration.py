@@ -155,7 +155,7 @@ def temperature(probabilities: Any, labels: Any) -> float:
 
 
 def tempered(probabilities: np.ndarray, by: float | np.ndarray, task: str = "single") -> np.ndarray:
-    """Return the probabilities of a model whose logits are divided by a temperature, or by one an image, `(n, 1)`."""
+    """Return the probabilities of a model whose logits are divided by a temperature, or by each image's `(n, 1)`."""
     task = "multi" if _are_sigmoids(probabilities) else task
     return (_sigmoid if task == "multi" else _softmax)(_logits(probabilities, task) / by)
 

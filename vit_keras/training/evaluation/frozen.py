@@ -14,7 +14,7 @@ from ..data.dataset import ImageFolder
 from ..embeddings import embed
 from ..embeddings.batches import slices
 
-__all__ = ["Frozen"]
+__all__ = ["FrozenFeatures"]
 
 MOST_WORK = 1e8
 """Images × features × classes up to which a linear probe takes seconds rather than minutes."""
@@ -24,7 +24,7 @@ SHARE = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
-class Frozen:
+class FrozenFeatures:
     """Features `(images, width)` by a model that has not learned the images, in the random order of `rows`."""
 
     rows: np.ndarray
@@ -34,7 +34,7 @@ class Frozen:
     @classmethod
     def of(
         cls, given: keras.Model, train: ImageFolder, held_out: ImageFolder, *, seconds: float | None, seed: int
-    ) -> Frozen:
+    ) -> FrozenFeatures:
         """Compute the features of the images, or of a part of them if a training of so many seconds is too short."""
         begun, model = time.monotonic(), resize(find_vit(given), train.image_size)
         everything = [(part, number) for part in (train, held_out) for number in range(len(part.paths))]

@@ -169,11 +169,7 @@ def _target(output: Any) -> Path:
 def _ids_and_names(
     table: Any, wanted: Mapping[str, np.ndarray] | None, image: str | None
 ) -> tuple[str, np.ndarray, list[str]]:
-    """Return the title of the ids, the ids, and the names of the images.
-
-    Raises:
-        ValueError: There is no such column, or the ids are not the sample's, in any order.
-    """
+    """Return the title of the ids, the ids, which must be the sample's in any order, and the names of the images."""
     there, first = [*read_columns(table)], [*(wanted or ())][:1]
     image = image or next((name for name in first if name in there), there[0])
     title = first[0] if first else image
@@ -203,10 +199,7 @@ class _Ensemble:
     progress: bool
 
     def predict(self, paths: list[Path], check: Callable[[Meaning], Any]) -> tuple[np.ndarray, Meaning]:
-        """Return the mean prediction of each image, float64 `(n, outputs)`, and its meaning.
-
-        `check` is called once that is known, before anything is computed.
-        """
+        """Return the mean prediction of each image, float64 `(n, outputs)`, and its meaning if `check` accepts it."""
         total, decoded = np.zeros(()), {}
         meanings: list[Meaning] = []
         failed: dict[Path, str] = {}  # a size that an image cannot be resized to fails alone
