@@ -244,7 +244,7 @@ def ridge_probe(features: np.ndarray, labels: Any, *, classes: int | None = None
 def _principal_axes(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the variances of centered features along their principal axes, and these, `(features, axes)`.
 
-    scikit-learn's `RidgeCV` gives the same to 2e-10, in four times the time; `finetune` starts its head without it.
+    scikit-learn's `RidgeCV` gives the same kernel to 2e-10, in four times the time.
     """
     if x.shape[1] <= len(x):
         return np.linalg.eigh(x.T @ x)
@@ -296,9 +296,8 @@ def knn(
     check_labels(labels, int(labels.max()) + 1)
 
     def votes(distances: np.ndarray) -> np.ndarray:
-        return np.exp(
-            (distances.min(axis=1, keepdims=True) - distances) / temperature
-        )  # the nearest has 1: no underflow
+        further = distances - distances.min(axis=1, keepdims=True)  # so the nearest has one vote: no underflow
+        return np.exp(-further / temperature)
 
     kind = extra("sklearn.neighbors", "Nearest neighbors need scikit-learn", "train").KNeighborsClassifier
     neighbors = kind(k, metric="cosine", weights=votes).fit(features, labels)
