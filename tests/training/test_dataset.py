@@ -442,7 +442,7 @@ def test_class_weights(labels, expected):
     assert class_weights(labels) == pytest.approx(expected)
     assert class_weights(np.array([[3], [3]])) == {3: 1.0}
     for wrong in ([0.5, 1], [-1, 2], [], np.zeros((2, 2, 2))):
-        with pytest.raises(ValueError, match="Labels must be class numbers"):
+        with pytest.raises(ValueError, match="abels must be"):
             class_weights(wrong)
 
 

@@ -22,8 +22,8 @@ import numpy as np
 from ... import anatomy
 from ..._internal.validate import as_array
 from ...anatomy.outputs import tensor_source
+from ..checks import check_labels, label_numbers
 from ..embeddings.batches import batches_of, joined_labels, run_over
-from ..embeddings.probe import check_labels, label_numbers
 from ..lora import check_plain
 from .tasks import Evaluation
 
