@@ -982,7 +982,7 @@ def test_finetune_evaluate_embed(capsys, photos, weights, tmp_path):
     assert lines[0].startswith(f"accuracy on 4 images: {100 * accuracy:.1f}") and lines[3].split()[:2] == ["cat", "2"]
     assert "Confusions" in page.read_text("utf-8")
     assert main(["evaluate", model, photos, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["pictures"] == 12
+    assert json.loads(capsys.readouterr().out)["images"] == 12
 
     assert main(["embed", photos, "--model", model, "-o", str(tmp_path / "seen" / "features.npz")]) == 0
     with np.load(tmp_path / "seen" / "features.npz") as file:

@@ -1,4 +1,4 @@
-"""Augmentation: what is random stays in its bounds, follows from the seed alone, and labels follow the pictures."""
+"""Augmentation: what is random stays in its bounds, follows from the seed alone, and labels follow the images."""
 
 import json
 
@@ -35,11 +35,11 @@ def test_a_crop_that_never_fits_is_the_largest_in_the_middle():
 def test_a_crop_shows_a_part_enlarged():
     ramp = np.broadcast_to(np.arange(0, 256, 4, dtype="uint8")[None, :, None], (64, 64, 3))
     seen = Augmentation(crop=0.1, flip=False)(ramp[None].repeat(50, 0), seed=1)
-    slopes = np.diff(seen.mean((1, 3)), axis=1)[:, 8:-8].mean(1)  # grey levels a column: 4 of the whole picture
+    slopes = np.diff(seen.mean((1, 3)), axis=1)[:, 8:-8].mean(1)  # grey levels a column: 4 of the whole image
     assert (slopes <= 4.01).all() and slopes.min() < 2 and (slopes > 1).all()
 
 
-def test_half_of_the_pictures_are_flipped(photos):
+def test_half_of_the_images_are_flipped(photos):
     many = photos[:1].repeat(400, 0)
     flipped = (Augmentation(crop=None)(many, seed=0) == many[:, :, ::-1]).all((1, 2, 3))
     assert 160 < flipped.sum() < 240  # 200 ± 4 standard deviations
@@ -120,13 +120,13 @@ def test_everything_follows_from_the_seed(photos, options):
 
 
 @pytest.mark.parametrize("options", [{"mixup": 0.8}, {"cutmix": 1.0}, {"mixup": 0.8, "cutmix": 1.0}])
-def test_labels_are_mixed_as_the_pictures_are(options):
-    """Pictures of one grey level each, which their mean tells: it is the same mixture of levels as the label's."""
+def test_labels_are_mixed_as_the_images_are(options):
+    """Images of one grey level each, which their mean tells: it is the same mixture of levels as the label's."""
     levels = np.array([0.0, 10, 40, 90, 160, 250])
-    pictures = np.broadcast_to(levels.astype("uint8")[:, None, None, None], (6, 16, 24, 3))
+    images = np.broadcast_to(levels.astype("uint8")[:, None, None, None], (6, 16, 24, 3))
     mixed = 0
     for seed in range(8):
-        seen, labels = Augmentation(**PLAIN, **options)(pictures, np.eye(6), seed=seed)
+        seen, labels = Augmentation(**PLAIN, **options)(images, np.eye(6), seed=seed)
         np.testing.assert_allclose(labels.sum(1), 1, atol=1e-6)  # float32
         np.testing.assert_allclose(seen.mean((1, 2, 3)), labels @ levels, atol=1e-3)  # of 255: float32
         mixed += (labels.max(1) < 0.99).sum()
@@ -169,7 +169,7 @@ def test_random_erasing_makes_noise_of_a_rectangle():
     assert 8 <= erased.sum() <= 32  # 20 ± 4 standard deviations
 
 
-def test_one_picture_and_grey_ones(photos):
+def test_one_image_and_grey_ones(photos):
     np.testing.assert_array_equal(Augmentation(**PLAIN)(photos[0], seed=0), photos[0])
     assert Augmentation(three_augment=True)(photos[..., :1], seed=0).shape == (6, 24, 32, 1)
     for seed in range(20):  # all operations

@@ -65,7 +65,7 @@ def finetune(photos, out, **options):
     return training.finetune(tiny, photos, output=out, validation_split=0.34, **settings)
 
 
-def test_finetune_balances_by_the_prior_of_the_pictures_that_it_learns_from(photos, tmp_path):
+def test_finetune_balances_by_the_prior_of_the_images_that_it_learns_from(photos, tmp_path):
     result = finetune(photos, tmp_path / "out", balance="prior", metric="balanced_accuracy")
     assert result.model.loss.prior == [6.0, 2.0]
     assert {"val_accuracy", "val_balanced_accuracy"} <= {*result.history}

@@ -197,7 +197,7 @@ def test_random_crops_come_from_the_larger_picture(tmp_path):
         (tmp_path / name).mkdir()
         Image.fromarray(ramp).save(tmp_path / name / "ramp.jpg", exif=exif, quality=95)
     data = image_folder(tmp_path, 64, augmentation=Augmentation(crop=1.0, aspect=(4 / 3, 4 / 3), flip=False))
-    pixels = data._pictures[0]
+    pixels = data._images[0]
     assert pixels.shape[:2] == (80, 107)  # 1.25 × 64 high, upright
     expected = np.linspace(255, 0, 107)[None, :, None]
     np.testing.assert_allclose(pixels, np.broadcast_to(expected, pixels.shape), atol=4)  # JPEG and a pixel: 2.4 levels
@@ -304,7 +304,7 @@ def test_no_room_for_the_cache(folder, monkeypatch):
     monkeypatch.setattr(decoding.shutil, "disk_usage", lambda path: usage)
     with pytest.warns(UserWarning, match="every epoch .*cache=FOLDER"):
         data = image_folder(folder, SIZE, shuffle=False)
-    assert data._pictures.store is None and data[0][0].shape == (22, SIZE, SIZE, 3)
+    assert data._images.store is None and data[0][0].shape == (22, SIZE, SIZE, 3)
 
 
 def test_wrong_folders(tmp_path):
@@ -442,7 +442,7 @@ def test_class_weights(labels, expected):
     assert class_weights(labels) == pytest.approx(expected)
     assert class_weights(np.array([[3], [3]])) == {3: 1.0}
     for wrong in ([0.5, 1], [-1, 2], [], np.zeros((2, 2, 2))):
-        with pytest.raises(ValueError, match="Labels must be class numbers"):
+        with pytest.raises(ValueError, match="abels must be"):
             class_weights(wrong)
 
 

@@ -24,7 +24,7 @@ def tiny(**options):
     return vit.build_model(patch_size=4, hidden_size=16, num_heads=2, mlp_dim=32, **options)
 
 
-def pictures(n=4):
+def photos(n=4):
     return np.random.default_rng(0).uniform(-1, 1, (n, 8, 8, 3)).astype("float32")
 
 
@@ -59,7 +59,7 @@ def log_softmax(x):
 
 
 def deit_loss(student_label, student_teacher, teacher, labels, kind, alpha, temperature, sample_weight):
-    """Equations 2 and 3 of arXiv 2012.12877, picture by picture."""
+    """Equations 2 and 3 of arXiv 2012.12877, image by image."""
     total = 0.0
     for n, label in enumerate(labels):
         label_loss = -log_softmax(student_label[n])[label]
@@ -95,7 +95,7 @@ def test_the_weights_of_the_losses_are_those_of_the_paper():
 @pytest.mark.parametrize("alpha, learns", [(0.0, "head"), (1.0, "head_dist")])
 def test_each_head_learns_from_its_own(alpha, learns):
     student = tiny(**TWO_HEADS)
-    compiled(student, a_teacher(), kind="hard", alpha=alpha).train_on_batch(pictures(), LABELS)
+    compiled(student, a_teacher(), kind="hard", alpha=alpha).train_on_batch(photos(), LABELS)
     changed = {n for n in ("head", "head_dist") if np.any(ops.convert_to_numpy(student.get_layer(n).kernel))}
     assert changed == {learns}
 
@@ -111,7 +111,7 @@ def test_fit_trains_the_student_alone(options):
     student, teacher = tiny(**options), a_teacher()
     before = teacher.get_weights()
     training = compiled(student, teacher, keras.optimizers.Adam(1e-2))
-    x, labels = pictures(), ops.convert_to_numpy(teacher(pictures())).argmax(-1)
+    x, labels = photos(), ops.convert_to_numpy(teacher(photos())).argmax(-1)
     history = training.fit(x, labels, epochs=12, batch_size=4, verbose=0).history
     assert history["loss"][-1] < 0.7 * history["loss"][0]
     assert set(history) == {"loss", "accuracy"}
@@ -132,7 +132,7 @@ def test_a_step_that_fails_leaves_the_weights():
     student = tiny()
     training, before = compiled(student, a_teacher(), keras.optimizers.SGD(Fails())), student.get_weights()
     with pytest.raises(ValueError, match="no rate"):
-        training.fit(pictures(), LABELS, verbose=0)
+        training.fit(photos(), LABELS, verbose=0)
     for weight, kept in zip(student.get_weights(), before):
         np.testing.assert_array_equal(weight, kept)
 
@@ -141,23 +141,23 @@ def test_a_step_that_fails_leaves_the_weights():
 @pytest.mark.compiles_long
 def test_the_teachers_logits_may_come_with_the_labels():
     teacher, student = a_teacher(), tiny(**TWO_HEADS)
-    logits = ops.convert_to_numpy(teacher(pictures()))
+    logits = ops.convert_to_numpy(teacher(photos()))
     student.get_layer("head_dist").set_weights([np.ones((16, CLASSES)) * np.arange(3), np.arange(3)])
-    with_teacher = compiled(student, teacher).test_on_batch(pictures(), LABELS)
-    without = compiled(student, None).test_on_batch(pictures(), {"label": LABELS, "teacher": logits})
+    with_teacher = compiled(student, teacher).test_on_batch(photos(), LABELS)
+    without = compiled(student, None).test_on_batch(photos(), {"label": LABELS, "teacher": logits})
     np.testing.assert_allclose(with_teacher, without, rtol=1e-5)  # the same sums
     with pytest.raises(ValueError, match='"label": ..., "teacher": logits'):
-        compiled(student, None).test_on_batch(pictures(), LABELS)
+        compiled(student, None).test_on_batch(photos(), LABELS)
 
 
 def test_probabilities_are_as_good_as_logits():
     student = tiny()
     student.get_layer("head").set_weights([np.ones((16, CLASSES)) * [0.1, 0.2, -0.1], np.arange(3) / 3])
-    losses = [compiled(student, a_teacher(a)).test_on_batch(pictures(), LABELS)[0] for a in ("linear", "softmax")]
+    losses = [compiled(student, a_teacher(a)).test_on_batch(photos(), LABELS)[0] for a in ("linear", "softmax")]
     np.testing.assert_allclose(*losses, rtol=1e-4)  # float32 after an exponential and its logarithm
     other = tiny(activation="softmax")
     other.set_weights(student.get_weights())
-    np.testing.assert_allclose(compiled(other, a_teacher()).test_on_batch(pictures(), LABELS)[0], losses[0], rtol=1e-4)
+    np.testing.assert_allclose(compiled(other, a_teacher()).test_on_batch(photos(), LABELS)[0], losses[0], rtol=1e-4)
 
 
 def test_a_softmax_after_two_heads():
@@ -165,13 +165,13 @@ def test_a_softmax_after_two_heads():
     student.get_layer("head").set_weights([np.ones((16, CLASSES)) * [0.1, 0.2, -0.1], np.arange(3) / 3])
     softmax = tiny(**TWO_HEADS, activation="softmax")
     softmax.set_weights(student.get_weights())
-    losses = [compiled(model, teacher).test_on_batch(pictures(), LABELS)[0] for model in (student, softmax)]
+    losses = [compiled(model, teacher).test_on_batch(photos(), LABELS)[0] for model in (student, softmax)]
     np.testing.assert_allclose(*losses, rtol=1e-4)  # as above
 
 
 def test_a_saved_run_goes_on(tmp_path):
     training = compiled(tiny(**TWO_HEADS), a_teacher(), keras.optimizers.Adam(1e-2), kind="hard", alpha=0.3)
-    training.train_on_batch(pictures(), LABELS)
+    training.train_on_batch(photos(), LABELS)
     training.save(tmp_path / "training.keras")
     loaded = keras.saving.load_model(tmp_path / "training.keras")
     assert (loaded.kind, loaded.alpha, loaded.student.config) == ("hard", 0.3, training.student.config)
@@ -179,7 +179,7 @@ def test_a_saved_run_goes_on(tmp_path):
         losses = []
         for run in (training, loaded):
             run.reset_metrics()  # some versions of Keras go on adding to them
-            losses.append(run.train_on_batch(pictures(), LABELS))
+            losses.append(run.train_on_batch(photos(), LABELS))
         np.testing.assert_allclose(*losses, rtol=1e-5)  # the same sums, maybe by other threads
 
 
@@ -233,7 +233,7 @@ def test_a_teacher_of_other_pixels_is_refused():
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-def test_a_student_learns_real_pictures_from_ti16(shared, real_weights):
+def test_a_student_learns_real_images_from_ti16(shared, real_weights):
     """A teacher that saw 500 labels of CIFAR-10 labels 4,000 other photos; the student sees only these labels."""
     photos, labels = cifar10.load(shared, "train", 400)
     labelled = np.tile(np.arange(400) < 50, 10)
@@ -268,15 +268,15 @@ def test_a_student_learns_real_pictures_from_ti16(shared, real_weights):
 @pytest.mark.parametrize("wrapped", [lambda s: Distillation(s, tiny()), lambda s: MaskedPatchPrediction(s)])
 def test_what_is_asked_of_a_training_is_answered_by_the_model_that_learns(wrapped, tmp_path):
     keras.utils.set_random_seed(0)
-    student, image = tiny(num_layers=2), pictures(1)
+    student, image = tiny(num_layers=2), photos(1)
     student.get_layer("head").set_weights([np.random.default_rng(0).normal(size=(16, CLASSES)), np.zeros(CLASSES)])
     model = wrapped(student)
     np.testing.assert_array_equal(attention_map(model, image), attention_map(student, image))
     np.testing.assert_array_equal(embed(model, image, progress=False), embed(student, image, progress=False))
     assert head_layers(model) == [student.get_layer("head")]
     assert preprocessing_of(model) == preprocessing_of(student) and as_model(model) is student
-    labels = student.predict(pictures(6), verbose=0).argmax(-1)
-    data = pictures(6), np.append(labels[:5], (labels[5:] + 1) % CLASSES)  # one in six is wrong
+    labels = student.predict(photos(6), verbose=0).argmax(-1)
+    data = photos(6), np.append(labels[:5], (labels[5:] + 1) % CLASSES)  # one in six is wrong
     calibrate(model, data)
     assert calibrate(student, data) == pytest.approx(1, abs=0.01)  # the head was divided by the temperature
     export(model, tmp_path / "student.onnx", check=False)
@@ -289,4 +289,4 @@ def test_images_without_labels_are_refused(run):
     distillation = Distillation(tiny(), tiny())
     distillation.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])
     with pytest.raises(ValueError, match="pass images and labels"):
-        getattr(distillation, run)(pictures(), verbose=0)
+        getattr(distillation, run)(photos(), verbose=0)

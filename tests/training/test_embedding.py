@@ -1,4 +1,4 @@
-"""Features are the same whatever the pictures come from, are computed once, and a probe of them is the optimum."""
+"""Features are the same whatever the images come from, are computed once, and a probe of them is the optimum."""
 
 import os
 import tracemalloc
@@ -11,8 +11,17 @@ from PIL import Image
 from vit_keras import anatomy, feature_maps, vit
 from vit_keras.config import ViTConfig
 from vit_keras.preprocess import CLIP
-from vit_keras.training.embedding import Probe, embed, features, knn, linear_probe
-from vit_keras.training.embeddings import batches, cache, probe, ridge_probe, writers
+from vit_keras.training.embeddings import (
+    Probe,
+    batches,
+    cache,
+    embed,
+    features,
+    knn,
+    linear_probe,
+    ridge_probe,
+    writers,
+)
 
 # Passes of the same float32 model over batches that were cut elsewhere; features are about 1.
 SAME = {"atol": 1e-5, "rtol": 1e-5}
@@ -28,7 +37,7 @@ def make(seed=0, eager=True, **options):
     return model
 
 
-def pictures(count=10):
+def photos(count=10):
     return np.random.default_rng(1).integers(0, 256, (count, 16, 16, 3), "uint8")
 
 
@@ -68,8 +77,8 @@ def model():
 
 @pytest.fixture
 def folder(tmp_path):
-    """Ten pictures in two folders, and two files that are none."""
-    for n, pixels in enumerate(pictures()):
+    """Ten images in two folders, and two files that are none."""
+    for n, pixels in enumerate(photos()):
         path = tmp_path / "photos" / ("cat", "dog")[n // 5] / f"{n}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(path)
@@ -88,16 +97,16 @@ two_heads = pytest.param({"distillation_token": True, "pooling": "token+dist"}, 
 def test_a_probe_in_the_head_is_the_probe(options):
     model, random = make(**options), np.random.default_rng(0)
     probe = Probe(random.normal(size=(16, 3)).astype("float32"), random.normal(size=3).astype("float32"), l2=1.0)
-    found = embed(model, pictures(5), batch_size=2, progress=False)
+    found = embed(model, photos(5), batch_size=2, progress=False)
     assert found.shape == (5, 16)
     assert found.dtype == np.float32
     probe.apply_to(model)
-    logits = model.predict(model.preprocess(pictures(5)), verbose=0)
+    logits = model.predict(model.preprocess(photos(5)), verbose=0)
     np.testing.assert_allclose(probe.logits(found), logits, atol=1e-4)  # of values about 5, summed in another order
 
 
-def test_whatever_the_pictures_come_from(model, folder):
-    images, inputs, labels = pictures(), model.preprocess(pictures()), np.arange(10) % 3
+def test_whatever_the_images_come_from(model, folder):
+    images, inputs, labels = photos(), model.preprocess(photos()), np.arange(10) % 3
     paths = sorted(folder.rglob("[0-9]*.png"))
     expected = embed(model, images, progress=False)
     same = {
@@ -105,7 +114,7 @@ def test_whatever_the_pictures_come_from(model, folder):
         "path as text": str(folder),
         "ImageFolder": Folder(paths, labels),
         "list of paths": paths,
-        "iterator of pictures": (Image.fromarray(image) for image in images),
+        "iterator of images": (Image.fromarray(image) for image in images),
         "batch that is prepared": inputs,
         "pair of arrays": (inputs, labels),
         "batches": [inputs[:6], inputs[6:]],
@@ -124,10 +133,10 @@ def test_whatever_the_pictures_come_from(model, folder):
 def test_tf_data(model):
     import tensorflow as tf
 
-    data = tf.data.Dataset.from_tensor_slices((pictures(), np.arange(10))).shuffle(10, seed=0).batch(4)
+    data = tf.data.Dataset.from_tensor_slices((photos(), np.arange(10))).shuffle(10, seed=0).batch(4)
     found, labels = embed(model, data, return_labels=True, progress=False)
     assert sorted(labels) == list(range(10))
-    np.testing.assert_allclose(found, embed(model, pictures(), progress=False)[labels], **SAME)
+    np.testing.assert_allclose(found, embed(model, photos(), progress=False)[labels], **SAME)
 
 
 def test_labels_come_with_the_features(model, folder):
@@ -138,7 +147,7 @@ def test_labels_come_with_the_features(model, folder):
 
     assert list(labels(folder)) == ["cat"] * 5 + ["dog"] * 5
     assert list(labels(Folder(paths, range(10)))) == list(range(10))
-    assert list(labels(Batches(model.preprocess(pictures()), np.arange(10)))) == list(range(10))
+    assert list(labels(Batches(model.preprocess(photos()), np.arange(10)))) == list(range(10))
     assert labels(paths) is None
 
 
@@ -146,14 +155,14 @@ def test_labels_come_with_the_features(model, folder):
 def test_nobody_is_warned_of_the_pixels_that_the_model_takes():
     model = make()
     model.preprocessing = CLIP.replace(image_size=16)
-    embed(model, pictures(), progress=False)  # up to 2.1 for CLIP, where Google's range ends at 1
+    embed(model, photos(), progress=False)  # up to 2.1 for CLIP, where Google's range ends at 1
     for value in (0, 255):  # a night, an overexposed image
         embed(model, model.preprocess(np.full((2, 16, 16, 3), value, "uint8")), progress=False)
 
 
 def test_which_layer():
     model = make(pooling="gap", registers=2)
-    images, inputs = pictures(3), model.preprocess(pictures(3))
+    images, inputs = photos(3), model.preprocess(photos(3))
     tokens = embed(model, images, layer="tokens", progress=False)
     assert tokens.shape == (3, 6, 16)
     np.testing.assert_allclose(tokens[:, 2:].mean(axis=1), embed(model, images, progress=False), **SAME)
@@ -171,21 +180,21 @@ def test_one_vector_of_the_tokens_of_a_model_around_the_vit():
     backbone, tokens = make(pooling=None, include_top=False), keras.Input((5, 16))
     mean = keras.Model(tokens, keras.layers.GlobalAveragePooling1D()(tokens[:, 1:]))
     inner = keras.Sequential([keras.Input((16, 16, 3)), backbone, mean])
-    expected = embed(backbone, pictures(), progress=False)
+    expected = embed(backbone, photos(), progress=False)
     assert expected.shape == (10, 5, 16)
     for model in (inner, keras.Sequential([keras.Input((16, 16, 3)), inner, keras.layers.Dense(3)])):
         assert anatomy.readout(model) == [slice(1, None)]
-        np.testing.assert_allclose(embed(model, pictures(), progress=False), expected[:, 1:].mean(axis=1), **SAME)
-    np.testing.assert_array_equal(embed(model, pictures(), layer="tokens", progress=False), expected)
+        np.testing.assert_allclose(embed(model, photos(), progress=False), expected[:, 1:].mean(axis=1), **SAME)
+    np.testing.assert_array_equal(embed(model, photos(), layer="tokens", progress=False), expected)
     cropped = keras.Sequential([keras.Input((16, 16, 3)), backbone, keras.layers.Cropping1D((1, 0))])
     growing = keras.Sequential([keras.Input((16, 16, 3)), cropped])
-    assert embed(growing, pictures(), progress=False).shape == expected.shape
+    assert embed(growing, photos(), progress=False).shape == expected.shape
     growing.add(keras.layers.GlobalAveragePooling1D())
-    np.testing.assert_allclose(embed(growing, pictures(), progress=False), expected[:, 1:].mean(axis=1), **SAME)
+    np.testing.assert_allclose(embed(growing, photos(), progress=False), expected[:, 1:].mean(axis=1), **SAME)
 
 
 def test_a_headless_and_a_nested_model_and_one_of_any_size():
-    headless, images = make(include_top=False), pictures(3)
+    headless, images = make(include_top=False), photos(3)
     expected = headless.predict(headless.preprocess(images), verbose=0)
     np.testing.assert_allclose(embed(headless, images, progress=False), expected, **SAME)
     nested = keras.Sequential(
@@ -226,7 +235,7 @@ def test_more_mistakes(model, folder, tmp_path):
     with pytest.raises(ValueError, match=r"\.npy, \.npz, \.parquet"):
         embed(model, folder, output="features.csv")
     with pytest.warns(UserWarning, match="from 0 to 255") as said:
-        embed(model, pictures().astype("float32"), progress=False)
+        embed(model, photos().astype("float32"), progress=False)
     assert len([each for each in said if each.category is UserWarning]) == 1
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="no images in"):
@@ -234,9 +243,9 @@ def test_more_mistakes(model, folder, tmp_path):
 
 
 def test_progress(model, capsys):
-    embed(model, pictures(3), progress=True)
+    embed(model, photos(3), progress=True)
     assert "3/3" in capsys.readouterr().err
-    embed(model, pictures(3), progress=False)
+    embed(model, photos(3), progress=False)
     assert not capsys.readouterr().err
 
 
@@ -267,14 +276,14 @@ def test_parquet(model, folder, tmp_path, monkeypatch):
         assert table["path"][9] == str(folder / "dog" / "9.png")
         np.testing.assert_allclose(table["features"], embed(model, folder, layer=layer, progress=False), **SAME)
         assert parquet.ParquetFile(path).num_row_groups == 3
-    path = embed(model, pictures(), output=tmp_path / "f.parquet", progress=False)
+    path = embed(model, photos(), output=tmp_path / "f.parquet", progress=False)
     assert list(parquet.read_table(path).to_pydict()) == ["features"]
 
 
 def test_parquet_without_pyarrow(model, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
     with pytest.raises(ImportError, match="vit-keras.parquet"):
-        embed(model, pictures(), output="features.parquet", progress=False)
+        embed(model, photos(), output="features.parquet", progress=False)
 
 
 @pytest.mark.parametrize("suffix", ["npy", pytest.param("parquet", marks=pytest.mark.slow)])
@@ -292,15 +301,16 @@ def test_files_are_written_in_constant_memory(suffix, tmp_path):
         np.testing.assert_array_equal(np.load(tmp_path / "rows", mmap_mode="r")[::256, 0], range(64))
 
 
-def test_reading_is_only_a_little_ahead():
-    taken = []
-    for done, _ in enumerate(batches._ahead(str, (taken.append(n) for n in range(50)))):
+def test_reading_is_only_a_little_ahead(model):
+    taken, images = [], photos(1)
+    source = (taken.append(n) or batches.Batch(images) for n in range(20))
+    for done, _ in enumerate(batches.run_over(source, lambda x: x, model.preprocessing, model=model, errors="raise")):
         assert len(taken) <= done + 3
-    assert len(taken) == 50
+    assert len(taken) == 20
 
 
 @pytest.mark.parametrize("batch_size", [pytest.param(1, marks=pytest.mark.slow), 3])
-def test_damaged_pictures_are_left_out_if_that_is_asked_for(model, folder, tmp_path, batch_size):
+def test_damaged_images_are_left_out_if_that_is_asked_for(model, folder, tmp_path, batch_size):
     whole = embed(model, folder, return_labels=True, progress=False)
     for name in ("a.png", "9b.png"):
         (folder / "dog" / name).write_bytes((folder / "dog" / "9.png").read_bytes()[:60])
@@ -333,15 +343,15 @@ def test_a_file_smaller_than_a_patch_is_damaged_for_a_model_of_any_size(tmp_path
 
 
 def test_labels_that_are_text_are_kept_as_text(model, tmp_path):
-    data = [(pictures(2), np.array([b"cat", b"dog"], object)), (pictures(1), np.array(["owl"], object))]
+    data = [(photos(2), np.array([b"cat", b"dog"], object)), (photos(1), np.array(["owl"], object))]
     embed(model, data, output=tmp_path / "seen.npz", progress=False)
     with np.load(tmp_path / "seen.npz") as file:
         assert file["labels"].tolist() == ["cat", "dog", "owl"]
-    _, numbers = embed(model, [(pictures(2), np.array([1, 0], object))], return_labels=True, progress=False)
+    _, numbers = embed(model, [(photos(2), np.array([1, 0], object))], return_labels=True, progress=False)
     assert numbers.tolist() == [1, 0]
 
 
-def test_a_damaged_picture_is_named_and_leaves_no_file(model, folder, tmp_path):
+def test_a_damaged_image_is_named_and_leaves_no_file(model, folder, tmp_path):
     (folder / "dog" / "damaged.png").write_bytes((folder / "dog" / "9.png").read_bytes()[:60])
     with pytest.raises(ValueError, match="damaged.png"):
         embed(model, folder, output=tmp_path / "f.npy", batch_size=2, progress=False)
@@ -390,13 +400,13 @@ def test_features_are_never_out_of_date(folder, passes):
     compute(layer="tokens")
     features(make(classes=5), folder)  # the weights of this seed before the head are the same
     before = len(passes)
-    Image.fromarray(pictures()[::-1][0]).save(folder / "cat" / "0.png")
+    Image.fromarray(photos()[::-1][0]).save(folder / "cat" / "0.png")
     os.utime(folder / "cat" / "0.png", ns=(1, 1))
     assert np.abs(compute() - expected).max() > 0.01
     assert len(passes) == before + 1
     (folder / "cat" / "0.png").unlink()
     assert compute().shape == (9, 16)
-    array = pictures()
+    array = photos()
     compute(data=array)
     array[0, 0, 0, 0] ^= 1
     compute(data=array)
@@ -425,7 +435,7 @@ def test_an_interrupted_pass_leaves_nothing_wrong(error, folder, monkeypatch, tm
 
 def test_what_cannot_be_known_again_is_not_kept(model):
     with pytest.raises(TypeError, match="Received: generator. embed"):
-        features(model, (picture for picture in pictures()))
+        features(model, (image for image in photos()))
     with pytest.raises(FileNotFoundError, match=r"nowhere\.png"):
         features(model, ["nowhere.png"])
 
@@ -461,6 +471,7 @@ def test_the_weight_decay_is_chosen():
     alone = linear_probe(x[:60], y[:60])
     assert 1e-3 < alone.l2 <= 1.0
     assert 0 <= alone.held_out <= 1
+    assert linear_probe(x[:60], y[:60], seed=1).held_out != alone.held_out  # another fifth
 
 
 @pytest.mark.parametrize("fit", [linear_probe, ridge_probe])
@@ -524,14 +535,6 @@ def test_ridge_probe_refuses(change, message):
     given = {"features": np.eye(4, 2), "labels": [0, 1, 1, 0], **change}
     with pytest.raises(ValueError, match=message):
         ridge_probe(given.pop("features"), given.pop("labels"), **given)
-
-
-def test_a_fifth_of_each_class_is_held_out():
-    labels = np.repeat([0, 1, 2], [100, 4, 1])
-    held = probe._a_fifth_of_each(labels, seed=0)
-    assert np.bincount(labels[held], minlength=3).tolist() == [20, 1, 0]
-    assert (held == probe._a_fifth_of_each(labels, seed=0)).all()
-    assert (held != probe._a_fifth_of_each(labels, seed=1)).any()
 
 
 @pytest.mark.parametrize(

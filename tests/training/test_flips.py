@@ -10,7 +10,7 @@ from PIL import Image
 
 from vit_keras import training, vit
 from vit_keras.training.evaluation import flips
-from vit_keras.training.finetuning import finetune, request
+from vit_keras.training.finetuning import finetune, results
 from vit_keras.training.finetuning import training as tuning
 from vit_keras.training.recipes import recipe
 
@@ -249,7 +249,7 @@ def test_a_model_that_leaves_out_patches_is_tested_with_all(hands, tmp_path):
 
 def test_a_run_that_goes_on_has_its_test_on_disk(hands, tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(request, "write", _interrupt)
+        patch.setattr(results, "write", _interrupt)
         tune(hands, tmp_path / "run")
     monkeypatch.setattr(tuning, "flip_test", None)
     result = tune(hands, tmp_path / "run")

@@ -25,7 +25,7 @@ def tiny(**options):
     return vit.build_model(**{**sizes, **options})
 
 
-def pictures(n=4, size=(8, 16), seed=0):
+def photos(n=4, size=(8, 16), seed=0):
     return np.random.default_rng(seed).uniform(-1, 1, (n, *size, 3)).astype("float32")
 
 
@@ -103,7 +103,7 @@ def test_fit_trains_the_encoder_and_leaves_its_head(kind):
     model = tiny()
     before = weights(model)
     pretraining = compiled(kind, model)
-    history = pretraining.fit(pictures(), np.zeros(4), epochs=6, batch_size=2, verbose=0).history
+    history = pretraining.fit(photos(), np.zeros(4), epochs=6, batch_size=2, verbose=0).history
     assert history["loss"][-1] < history["loss"][0] and set(history) == {"loss"}
     after = weights(model)
     unchanged = {path for path in before if np.array_equal(before[path], after[path])}
@@ -116,7 +116,7 @@ def test_masked_patches_are_not_seen(monkeypatch):
     pretraining = MaskedAutoencoder(tiny(), 0.5, **KINDS[MaskedAutoencoder])
     order = np.array([[5, 0, 3, 6, 1, 2, 4, 7]])
     monkeypatch.setattr(pretraining, "draw_order", lambda batch: ops.convert_to_tensor(order))
-    image = pictures(1)
+    image = photos(1)
     first = numpy(pretraining(image)["pixels"])
     for patch in range(8):
         row, column = 4 * (patch // 4), 4 * (patch % 4)
@@ -129,7 +129,7 @@ def test_masked_patches_are_not_seen(monkeypatch):
 @pytest.mark.core
 def test_the_loss_is_the_mean_over_masked_patches_with_sample_weights():
     pretraining = MaskedAutoencoder(tiny(), norm_pixels=False, **KINDS[MaskedAutoencoder])
-    images, rng = pictures(3), np.random.default_rng(2)
+    images, rng = photos(3), np.random.default_rng(2)
     predicted, masked = rng.normal(size=(3, 8, 48)).astype("float32"), rng.random((3, 8)) < 0.6
     sample_weight = np.array([1.0, 0.0, 3.0])
     total = 0.0
@@ -160,11 +160,11 @@ def test_patches_are_replaced_as_the_paper_says():
 
 def test_half_of_the_patches_are_corrupted():
     pretraining = MaskedPatchPrediction(tiny(image_size=(64, 64)), seed=0)
-    outputs = pretraining(pictures(16, (64, 64)))
+    outputs = pretraining(photos(16, (64, 64)))
     masked = numpy(outputs["masked"])
     assert masked.shape == (16, 256) and outputs["colors"].shape == (16, 256, 512)
     assert abs(masked.mean() - 0.5) < 4 * 0.5 / 64  # four standard deviations of 4096 coins
-    assert not np.array_equal(masked, numpy(pretraining(pictures(16, (64, 64)))["masked"]))
+    assert not np.array_equal(masked, numpy(pretraining(photos(16, (64, 64)))["masked"]))
 
 
 @pytest.mark.core
@@ -182,7 +182,7 @@ def test_the_mean_colour_of_a_patch_is_one_of_512():
 
 
 def test_patchify_leaves_out_what_is_no_whole_patch():
-    images = pictures(1, (9, 18))
+    images = photos(1, (9, 18))
     np.testing.assert_array_equal(
         numpy(patchify(ops.convert_to_tensor(images), (4, 4))),
         numpy(patchify(ops.convert_to_tensor(images[:, :8, :16]), (4, 4))),
@@ -195,12 +195,12 @@ def test_a_saved_run_goes_on_as_if_nothing_had_happened(kind, tmp_path):
     for interrupted in (False, True):
         keras.utils.set_random_seed(0)
         pretraining = compiled(kind, tiny())
-        pretraining.fit(pictures(), epochs=1, batch_size=2, verbose=0, shuffle=False)
+        pretraining.fit(photos(), epochs=1, batch_size=2, verbose=0, shuffle=False)
         if interrupted:
             pretraining.save(tmp_path / "pretraining.keras")
             pretraining = keras.saving.load_model(tmp_path / "pretraining.keras")
             assert pretraining.encoder.config == tiny().config
-        pretraining.fit(pictures(), epochs=2, initial_epoch=1, batch_size=2, verbose=0, shuffle=False)
+        pretraining.fit(photos(), epochs=2, initial_epoch=1, batch_size=2, verbose=0, shuffle=False)
         runs.append(weights(pretraining.encoder))
     for path, values in runs[0].items():
         np.testing.assert_allclose(
@@ -212,11 +212,11 @@ def test_a_saved_run_goes_on_as_if_nothing_had_happened(kind, tmp_path):
 def test_the_encoder_is_saved_as_any_model(kind, tmp_path):
     model = tiny()
     pretraining = compiled(kind, keras.Sequential([keras.layers.Input((8, 16, 3)), model]))
-    pretraining.train_on_batch(pictures())
-    assert np.isfinite(pretraining.evaluate(pictures(), verbose=0))
+    pretraining.train_on_batch(photos())
+    assert np.isfinite(pretraining.evaluate(photos(), verbose=0))
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
-    np.testing.assert_array_equal(loaded.predict(pictures(), verbose=0), model.predict(pictures(), verbose=0))
+    np.testing.assert_array_equal(loaded.predict(photos(), verbose=0), model.predict(photos(), verbose=0))
 
 
 ANY = {
@@ -247,7 +247,7 @@ WHOLE_GRID = {
 def test_every_kind_of_encoder(kind, options):
     model = tiny(**options)
     pretraining = kind(model, seed=0, **KINDS[kind])
-    images = pictures(2, model.config.image_size)
+    images = photos(2, model.config.image_size)
     outputs = pretraining(images, training=True)
     assert all(outputs[name].shape[:2] == (2, 8) for name in outputs)
     assert np.isfinite(float(pretraining.compute_loss(ops.convert_to_tensor(images), y_pred=outputs)))

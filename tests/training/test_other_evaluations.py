@@ -106,4 +106,4 @@ def test_the_report_shows_what_fits(found, texts, none):
     page = report(found, title="All", folds=folds, pictures={int(found.mistakes()[0]): (picture, None)})
     assert all(text in page for text in (*texts, "<h2>Folds</h2>")) and not any(text in page for text in none)
     assert all(value in found._repr_html_() for value in found.figures.values())
-    assert found.to_dict()["pictures"] == COUNT
+    assert found.to_dict()["images"] == COUNT

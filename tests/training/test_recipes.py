@@ -1,4 +1,4 @@
-"""Recipes on models so small that a training takes a second; what they reach on real pictures is measured elsewhere."""
+"""Recipes on models so small that a training takes a second; what they reach on real images is measured elsewhere."""
 
 import json
 

@@ -48,7 +48,7 @@ def test_measures_are_those_of_scikit_learn():
     seen = evaluation(classes=4, count=90)
     precision, recall, f1, pictures = metrics.precision_recall_fscore_support(seen.labels, seen.predictions)
     for k, scores in enumerate(seen.per_class):
-        assert scores["pictures"] == pictures[k]
+        assert scores["images"] == pictures[k]
         found = [scores[name] for name in ("precision", "recall", "f1")]
         np.testing.assert_allclose(found, [precision[k], recall[k], f1[k]], rtol=1e-12)
     np.testing.assert_array_equal(seen.confusion, metrics.confusion_matrix(seen.labels, seen.predictions))
@@ -119,7 +119,7 @@ def test_page_says_it_all():
         and "The weights after epoch 2" in page
         and "Mind the gap." in page
     )
-    assert "vit-keras finetune &#x27;my photos&#x27;" in page and "flip yes" in page
+    assert "vit-keras finetune &#x27;my photos&#x27;" in page and "&quot;flip&quot;: true" in page
     assert page.count("<img ") == 8 and page.count("data:image/jpeg;base64,") == 8
     for number in seen.mistakes()[:4]:
         assert seen.paths[number] in page
@@ -146,12 +146,6 @@ def test_page_shows_a_curve_of_each_metric_and_the_calibration():
         assert "The band is" not in training  # which is that of the accuracy
         assert all(title in training for title in (("Loss",) if count == 1 else ("Top 5", "Learning rate")))
         assert "<h2>Calibration</h2>" in page and "expected calibration error" in page
-
-
-def test_a_history_without_a_value_for_each_epoch_is_refused():
-    """As Keras' is with `validation_freq=2`."""
-    with pytest.raises(ValueError, match="different lengths: 4, and 2 for 'val_loss'"):
-        report(evaluation(), title="Half", history={"loss": [3.0, 2.0, 1.5, 1.0], "val_loss": [2.0, 1.0]})
 
 
 def test_page_of_values_that_are_none():

@@ -1,4 +1,4 @@
-"""One picture as a model takes it, and a model in the workers of an engine: in any process, and every row."""
+"""One image as a model takes it, and a model in the workers of an engine: in any process, and every row."""
 
 import pickle
 import subprocess
@@ -17,13 +17,13 @@ CROPS = training.Augmentation(crop=0.3, three_augment=True)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Ten small pictures, and a file that is none."""
-    folder = tmp_path_factory.mktemp("pictures")
+    """Ten small images, and a file that is none."""
+    folder = tmp_path_factory.mktemp("images")
     rng = np.random.default_rng(0)
     for n in range(10):
         pixels = Image.fromarray(rng.integers(0, 256, (6, 8, 3), "uint8"))
         pixels.resize((64, 48), Image.Resampling.BICUBIC).save(folder / f"{n}.jpg")
-    (folder / "broken.jpg").write_bytes(b"this is no picture")
+    (folder / "broken.jpg").write_bytes(b"this is no image")
     return folder
 
 
@@ -72,7 +72,7 @@ def test_the_seed_decides_what_is_drawn(folder, tiny):
 def test_it_draws_what_a_folder_of_images_draws(folder, tiny, tmp_path):
     for n in range(2):
         (tmp_path / str(n)).mkdir()
-        (tmp_path / str(n) / "picture.jpg").write_bytes((folder / f"{n}.jpg").read_bytes())
+        (tmp_path / str(n) / "image.jpg").write_bytes((folder / f"{n}.jpg").read_bytes())
     data = training.image_folder(tmp_path, model=tiny, augmentation=CROPS, batch_size=2, shuffle=False, progress=False)
     ((images, _),) = data
     prepared = training.sample(tiny, CROPS)
@@ -96,7 +96,7 @@ def test_another_process_gives_the_same_without_a_backend(folder, tiny, tmp_path
 
 
 @pytest.mark.parametrize("augmentation", [CROPS, None])
-def test_damaged_pictures_are_errors(folder, tiny, augmentation):
+def test_damaged_images_are_errors(folder, tiny, augmentation):
     with pytest.raises(ValueError):
         training.sample(tiny, augmentation)((folder / "broken.jpg").read_bytes(), 0)
 

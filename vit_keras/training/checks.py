@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from .._internal.validate import as_array, see
+from .._internal.validate import as_array, received, see
 from .._internal.warn import warn_caller
 from ..anatomy import dense_layers, find_vit, input_range, preprocessing_of
 from ..anatomy import task as task_of
@@ -166,6 +166,36 @@ def _reaching(vit: keras.Model, model: keras.Model, inputs: Any) -> Any:
     return keras.ops.convert_to_numpy(seen[0]) if seen else inputs
 
 
+def label_numbers(labels: Any, count: int) -> np.ndarray:
+    """Return the labels of images as class numbers, int64 `(count,)`, from integers, whole floats or one-hot labels."""
+    labels = as_array(labels)
+    if labels.ndim == 2 and labels.shape[1] > 1:
+        if labels.dtype.kind not in "biuf" or (labels < 0).any() or not np.allclose(labels.sum(axis=1), 1, atol=1e-2):
+            raise ValueError(
+                "labels with several columns must be one-hot: one class for each image. Received other rows, such as "
+                "those of several labels or of numbers."
+            )
+        labels = labels.argmax(axis=1)
+    labels = labels.reshape(-1) if labels.ndim == 2 else labels
+    whole = labels.dtype.kind in "bui" or (labels.dtype.kind == "f" and np.array_equal(labels, np.rint(labels)))
+    if labels.shape != (count,) or not whole:
+        raise ValueError(
+            f"labels must be {count} integers, or one-hot, one for each image. Received: shape {labels.shape}, "
+            f"dtype {labels.dtype}. (np.unique(names, return_inverse=True) makes integers of names.)"
+        )
+    return labels.astype("int64")
+
+
+def check_labels(labels: np.ndarray, classes: int) -> None:
+    """Raise a `ValueError` for a label that is not a class, or if there are fewer than two classes."""
+    if classes < 2:
+        raise ValueError(f"There must be two classes or more. Received: {classes}")
+    if labels.min() < 0 or labels.max() >= classes:
+        raise ValueError(
+            f"Labels of {classes} classes must be 0 … {classes - 1}. Received: {labels.min()} … {labels.max()}"
+        )
+
+
 def _numbers(labels: np.ndarray) -> np.ndarray:
     """Return labels as numbers; those of bfloat16, or objects as in a column of pandas, as floats."""
     try:
@@ -266,12 +296,8 @@ def class_weights(labels: Any) -> dict[int, float]:
         {0: 0.6666666666666666, 1: 2.0}
     """
     labels = _numbers(as_array(labels))
-    if labels.ndim == 2 and labels.shape[1] > 1 and not np.allclose(labels.sum(axis=1), 1, atol=1e-2):
-        raise ValueError("Labels of several columns must be one-hot: images of several labels have no class weights.")
-    numbers = labels.argmax(-1) if labels.ndim == 2 and labels.shape[1] > 1 else labels.reshape(-1)
-    if labels.ndim not in (1, 2) or not numbers.size or (numbers < 0).any() or (numbers != np.rint(numbers)).any():
-        raise ValueError(
-            f"Labels must be class numbers (n,) or one-hot (n, classes). Received: {labels.dtype} {labels.shape}"
-        )
-    classes, counts = np.unique(numbers.astype(int), return_counts=True)
+    numbers = label_numbers(labels, len(labels) if labels.ndim else 1)
+    if not numbers.size or numbers.min() < 0:
+        raise ValueError(f"Labels must be class numbers from 0 on. Received: {received(labels)}")
+    classes, counts = np.unique(numbers, return_counts=True)
     return {int(c): float(len(numbers) / (len(classes) * n)) for c, n in zip(classes, counts)}

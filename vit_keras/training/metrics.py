@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from .._internal.imports import extra
 from .._internal.validate import as_array, one_of
 from .._internal.warn import warn_caller
 
@@ -159,11 +160,7 @@ def score(
 
 def scikit_learn_metrics() -> Any:
     """Return `sklearn.metrics`, or raise an `ImportError` that names the extra."""
-    try:
-        from sklearn import metrics
-    except ImportError:
-        raise ImportError('Metrics need scikit-learn: pip install "vit-keras[train]"') from None
-    return metrics
+    return extra("sklearn.metrics", "Metrics need scikit-learn", "train")
 
 
 def scale_of(names: Sequence[str]) -> tuple[float, ...] | None:

@@ -8,6 +8,7 @@ learn later than the head.
 from __future__ import annotations
 
 import collections
+import dataclasses
 import math
 import re
 from collections.abc import Sequence
@@ -78,6 +79,7 @@ def is_decayed(variable: Any) -> bool:
 
 
 @keras.saving.register_keras_serializable("vit_keras")
+@dataclasses.dataclass(eq=False)
 class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     """Linear warm-up, then a decay: the reference's schedule (vit_jax, `create_learning_rate_schedule`).
 
@@ -105,18 +107,19 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         [0.01, 0.05, 0.1, 0.1, 0.05, 0.0]
     """
 
-    def __init__(self, peak: Any, warmup: Any = 0.0, decay: str = "cosine", final: float = 0.0, steps: Any = None):
-        one_of(decay, "decay", DECAYS)
-        for name, value in (("warmup", warmup), ("final", final)):
-            if not (is_number(value) and 0 <= value <= 1):
+    peak: float
+    warmup: float = 0.0
+    decay: str = "cosine"
+    final: float = 0.0
+    steps: int | None = None
+
+    def __post_init__(self) -> None:
+        one_of(self.decay, "decay", DECAYS)
+        for name in ("warmup", "final"):
+            if not (is_number(value := getattr(self, name)) and 0 <= value <= 1):
                 raise ValueError(f"{name} must be a fraction from 0 to 1. Received: {value!r}")
-        if steps is not None and not (is_number(steps) and steps >= 1):
-            raise ValueError(f"steps must be a positive integer. Received: {steps!r}")
-        self.peak = peak
-        self.warmup = warmup
-        self.decay = decay
-        self.final = final
-        self.steps = steps
+        if self.steps is not None and not (is_number(self.steps) and self.steps >= 1):
+            raise ValueError(f"steps must be a positive integer. Received: {self.steps!r}")
 
     def __call__(self, step: Any) -> Any:
         if self.steps is None:
@@ -135,7 +138,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         return rate * ops.clip((step + 1) / (steps * self.warmup), 0, 1) if self.warmup else rate
 
     def get_config(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("peak", "warmup", "decay", "final", "steps")}
+        return dataclasses.asdict(self)
 
 
 NO_HORIZON = (

@@ -302,21 +302,10 @@ class Recipe:
         return batch_size, labels if labels is None or isinstance(labels, (dict, list, tuple)) else as_array(labels)
 
     def for_model(self, model: keras.Model, task: str | None = None) -> Recipe:
-        """Return the recipe with the learning rate for a model, where it has `None`.
-
-        Args:
-            model: Any Keras model. One without a Vision Transformer, or with several, counts as wide.
-            task: What the labels are; `None`: the model's own (`anatomy.task`).
-
-        Example:
-            >>> from vit_keras import vit
-            >>> model = vit.build_model(32, 16, 1, 384, 6, "small", 64, classes=2)
-            >>> recipe("finetune").for_model(model).learning_rate
-            0.001
-        """
+        """Return the recipe with the rate for a model and a task, by default the model's, where it has `None`."""
         if self.learning_rate is not None:
             return self
-        hidden_size = None
+        hidden_size = None  # as of a wide model
         with contextlib.suppress(ValueError):
             blocks = anatomy.blocks(anatomy.find_vit(model))  # `keras.Model(vit.inputs, …)` has no configuration
             hidden_size = next((each.shape[-1] for block in blocks for each in block.layernorm1.variables), None)
@@ -335,12 +324,7 @@ class Recipe:
         return self.replace(augmentation=PLAIN)
 
     def batch_for(self, images: float) -> int:
-        """Return the batch size of `finetune` for a training that sees this many images in all epochs.
-
-        Example:
-            >>> recipe("finetune").batch_for(5_000), recipe("finetune").batch_for(50_000)
-            (16, 32)
-        """
+        """Return the batch size of `finetune` for a training that sees this many images in all epochs."""
         return BATCH // 2 if images < self.halve_batch_below else BATCH
 
     def rate(self, batch_size: int | None = None) -> float:

@@ -143,15 +143,9 @@ class Augmentation:
         return batch if labels is None else (batch, new_labels)
 
     def augment_image(self, pixels: np.ndarray, size: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
-        """Apply the augmentation of single images: crop, resize, flip, three-augment, TrivialAugment.
+        """Apply what is done to each image alone: crop, resize, flip, three-augment, TrivialAugment.
 
-        Args:
-            pixels: uint8 `(height, width, 1 or 3)`, of any size.
-            size: `(height, width)` of the result.
-            rng: Source of randomness.
-
-        Returns:
-            uint8 `(*size, channels)`.
+        It takes uint8 pixels `(height, width, channels)` of any size, and returns uint8 `(*size, channels)`.
         """
         height, width, channels = pixels.shape
         image = Image.fromarray(pixels[..., 0] if channels == 1 else pixels)
@@ -186,18 +180,9 @@ class Augmentation:
         return left, top, left + w, top + h
 
     def augment_batch(self, images: np.ndarray, labels: Any, rng: np.random.Generator) -> tuple[np.ndarray, Any]:
-        """Apply the augmentation of whole batches: color jitter, RandAugment, random erasing, mixup, cutmix.
+        """Apply what is done to whole batches: color jitter, RandAugment, random erasing, mixup, cutmix.
 
-        Args:
-            images: `(n, height, width, channels)` of pixels in [0, 255].
-            labels: `(n, classes)` for mixup or cutmix; else anything.
-            rng: Source of randomness.
-
-        Returns:
-            float32 pixels in [0, 255], and the labels.
-
-        Raises:
-            ValueError: The labels cannot be mixed.
+        It takes pixels in [0, 255], and returns them in float32; for mixup or cutmix, labels are `(n, classes)`.
         """
         import keras  # here: processes that only read images do without it
 

@@ -53,7 +53,7 @@ def columns_of(
     threshold: float | None = None,
     separator: str | None = None,
 ) -> dict[str, Any]:
-    """Return predictions `(n, outputs)` as columns, under the names and in the order that is wanted ."""
+    """Return predictions `(n, outputs)` as columns, under the names and in the order that is wanted."""
     titles = None if sample is None else [*sample][1:]
     values = _values(meaning, sample) if values == "auto" else values
     if values == "probabilities" and meaning.task in anatomy.NUMBERS:

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 from collections.abc import Iterator, Sequence
@@ -32,6 +33,30 @@ from .names import NameClasses
 from .read_ahead import ReadAhead, SetEpoch
 
 __all__ = ["ImageFolder", "SetEpoch", "image_folder", "preprocessing_for"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DatasetOptions:
+    """How images become batches; see `image_folder`."""
+
+    image_size: int | tuple[int, int] | str | None = "native"
+    model: keras.Model | None = None
+    preprocessing: Preprocessing | None = None
+    batch_size: int = 32
+    seed: int = 0
+    shuffle: bool | None = None
+    augmentation: Augmentation | None = None
+    errors: str = "raise"
+    label_mode: str = "int"
+    cache: str | bool | os.PathLike[str] = "auto"
+    workers: int = 2
+    progress: bool = True
+
+    def __post_init__(self) -> None:
+        positive_integer(self.batch_size, "batch_size")
+        positive_integer(self.workers, "workers", least=0)
+        one_of(self.errors, "errors", ("raise", "skip"))
+        one_of(self.label_mode, "label_mode", ("int", "categorical"))
 
 
 def image_folder(
@@ -108,11 +133,7 @@ def image_folder(
         ('daisy', 'dandelion', 'rose', 'sunflower', 'tulip')
     """
     check_share(validation_split)
-    _check_choices(batch_size, errors, label_mode, workers)
-    data = read_folder(path, class_names, errors)
-    datasets = datasets_of(
-        data,
-        None if validation_split is None else split(data.labels, validation_split, seed),
+    how = DatasetOptions(
         image_size=image_size,
         model=model,
         preprocessing=preprocessing,
@@ -126,66 +147,39 @@ def image_folder(
         workers=workers,
         progress=progress,
     )
-    return datasets[0] if validation_split is None else datasets
+    data = read_folder(path, class_names, errors)
+    if validation_split is None:
+        return datasets_of(data, None, how)[0]
+    train, held_out = datasets_of(data, split(data.labels, validation_split, seed), how)
+    return train, held_out
 
 
-def datasets_of(
-    data: Labeled,
-    parts: Sequence[np.ndarray] | None,
-    *,
-    image_size: int | tuple[int, int] | str | None = "native",
-    model: keras.Model | None = None,
-    preprocessing: Preprocessing | None = None,
-    batch_size: int = 32,
-    seed: int = 0,
-    shuffle: bool | None = None,
-    augmentation: Augmentation | None = None,
-    errors: Literal["raise", "skip"] = "raise",
-    label_mode: Literal["int", "categorical"] = "int",
-    cache: str | bool | os.PathLike[str] = "auto",
-    workers: int = 2,
-    progress: bool = True,
-) -> tuple[ImageFolder, ...]:
-    """Return images as one dataset, or one for each part, in turn to learn from and to hold out; see `image_folder`."""
-    _check_choices(batch_size, errors, label_mode, workers)
-    preprocessing = preprocessing_for(model, preprocessing, image_size)
+def datasets_of(data: Labeled, parts: Sequence[np.ndarray] | None, how: DatasetOptions) -> tuple[ImageFolder, ...]:
+    """Return images as one dataset, or one for each part, in turn to learn from and to hold out."""
+    augmentation, preprocessing = how.augmentation, preprocessing_for(how.model, how.preprocessing, how.image_size)
     if parts is None:
-        everything, shuffled = np.arange(len(data.paths)), bool(augmentation) if shuffle is None else shuffle
-        if shuffle is None and not shuffled:
-            everything = np.random.default_rng(seed).permutation(everything)
+        everything, shuffled = np.arange(len(data.paths)), bool(augmentation) if how.shuffle is None else how.shuffle
+        if how.shuffle is None and not shuffled:
+            everything = np.random.default_rng(how.seed).permutation(everything)
         roles = [(everything, augmentation, shuffled)]
     else:
         learns = [number % 2 == 0 for number in range(len(parts))]
-        roles = [(p, augmentation if s else None, s and shuffle is not False) for p, s in zip(parts, learns)]
-    data.check_missing(errors)
+        roles = [(p, augmentation if s else None, s and how.shuffle is not False) for p, s in zip(parts, learns)]
+    data.check_missing(how.errors)
     decoded, failures = {}, {}
     for roomy in sorted({_needs_room(applied) for _, applied, _ in roles}, reverse=True):
         rows = np.unique(np.concatenate([part for part, applied, _ in roles if _needs_room(applied) == roomy]))
         rows = np.array([row for row in rows if row not in data.missing], "int64")
-        files = [data.paths[row] for row in rows]
-        decoded[roomy] = rows, decode_images(files, Decoder(preprocessing, roomy), cache, workers, progress)
+        files, decoder = [data.paths[row] for row in rows], Decoder(preprocessing, roomy)
+        decoded[roomy] = rows, decode_images(files, decoder, how.cache, how.workers, how.progress)
         failures |= decoded[roomy][1].failures
-    report_damaged([*failures.items()], len(data.paths) - len(data.missing), errors)
+    report_damaged([*failures.items()], len(data.paths) - len(data.missing), how.errors)
     datasets = []
     for part, applied, shuffled in roles:
-        rows, pictures = decoded[_needs_room(applied)]
+        rows, images = decoded[_needs_room(applied)]
         good = np.array([row for row in part if row not in data.missing and data.paths[row] not in failures], "int64")
-        dataset = ImageFolder(
-            pictures.select(np.searchsorted(rows, good)),
-            data.labels[good],
-            data.names,
-            task=data.task,
-            weights=None if data.weights is None else data.weights[good],
-            rows=good,
-            preprocessing=preprocessing,
-            batch_size=batch_size,
-            seed=seed,
-            shuffle=shuffled,
-            augmentation=applied,
-            one_hot=label_mode == "categorical" or bool(augmentation and augmentation.mixes),
-            workers=workers,
-        )
-        datasets.append(dataset)
+        images = images.select(np.searchsorted(rows, good))
+        datasets.append(ImageFolder(images, data, good, how, preprocessing, applied, shuffled))
     if not all(dataset.paths for dataset in datasets):
         raise ValueError("All images of a part are damaged or missing. Repair them, or pass more images.")
     return tuple(datasets)
@@ -228,45 +222,41 @@ class ImageFolder(keras.utils.PyDataset):
 
     augmentation: Augmentation | None
     batch_size: int
+    class_names: tuple[str, ...]
     labels: np.ndarray
     preprocessing: Preprocessing
+    rows: np.ndarray
     seed: int
     shuffle: bool
     task: str
 
     def __init__(
         self,
-        pictures: DecodedImages,
-        labels: np.ndarray,
-        class_names: Sequence[str],
-        *,
-        task: str = "single",
-        weights: np.ndarray | None = None,
-        rows: np.ndarray | None = None,
+        images: DecodedImages,
+        data: Labeled,
+        rows: np.ndarray,
+        how: DatasetOptions,
         preprocessing: Preprocessing,
-        batch_size: int,
-        seed: int,
-        shuffle: bool,
         augmentation: Augmentation | None,
-        one_hot: bool,
-        workers: int,
+        shuffle: bool,
     ):
         super().__init__()  # Keras' own threads would keep batches from building the model for the first epoch
-        self.paths: tuple[Path, ...] = tuple(pictures.paths)
-        self.task, self.labels = task, np.asarray(labels, "int32" if task == "single" else "float32")
-        self.weights: np.ndarray | None = None if weights is None else np.asarray(weights, "float32")
-        self.rows: np.ndarray = np.arange(len(self.paths)) if rows is None else rows
-        self.class_names: tuple[str, ...] = tuple(class_names)
+        self.paths: tuple[Path, ...] = tuple(images.paths)
+        self.task, self.class_names, self.rows = data.task, data.names, rows
+        self.labels = np.asarray(data.labels[rows], "int32" if data.task == "single" else "float32")
+        self.weights: np.ndarray | None = None if data.weights is None else data.weights[rows]
         self.preprocessing, self.augmentation = preprocessing, augmentation
-        self.batch_size, self.seed, self.shuffle = batch_size, seed, shuffle
-        self.one_hot: bool = one_hot and task == "single"
-        self.threads = workers
+        self.batch_size, self.seed, self.shuffle = how.batch_size, how.seed, shuffle
+        one_hot = how.label_mode == "categorical" or bool(how.augmentation and how.augmentation.mixes)
+        self.one_hot: bool = one_hot and data.task == "single"
+        self.threads: int = how.workers
         self._part: tuple[int, int] | None = None
         self.epoch = 0
-        self._pictures = pictures
+        self._images = images
         self._ahead: ReadAhead | None = None
-        if shuffle and batch_size > len(self.paths):
-            warn_caller(f"batch_size={batch_size}, but there are only {len(self.paths)} images: an epoch is one step.")
+        if shuffle and self.batch_size > len(self.paths):
+            steps = f"there are only {len(self.paths)} images: an epoch is one step."
+            warn_caller(f"batch_size={self.batch_size}, but {steps}")
 
     @property
     def epoch(self) -> int:
@@ -351,7 +341,7 @@ class ImageFolder(keras.utils.PyDataset):
         if self.one_hot:
             labels = np.eye(len(self.class_names), dtype="float32")[labels]
         cropped = self.augmentation is not None and self.augmentation.crop is not None
-        pixels = [self._pictures[i] if cropped else self._pictures.plain(i) for i in chosen]
+        pixels = [self._images[i] if cropped else self._images.plain(i) for i in chosen]
         weights = () if self.weights is None else (self.weights[chosen],)
         if self.augmentation is None:
             return self._normalize(np.stack(pixels)), labels, *weights
@@ -379,7 +369,7 @@ class ImageFolder(keras.utils.PyDataset):
         Returns:
             uint8 `(height, width, channels)`.
         """
-        return self._pictures.plain(range(len(self.paths))[index])
+        return self._images.plain(range(len(self.paths))[index])
 
     def arrays(self, chosen: Sequence[int] | np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Return images, without augmentation, and their labels.
@@ -413,13 +403,6 @@ def check_share(validation_split: Any) -> None:
             "The share to hold out (validation_split=, --held-out) must be a fraction between 0 and 1. Received: "
             f"{validation_split!r}"
         )
-
-
-def _check_choices(batch_size: Any, errors: str, label_mode: str, workers: Any) -> None:
-    positive_integer(batch_size, "batch_size")
-    positive_integer(workers, "workers", least=0)
-    one_of(errors, "errors", ("raise", "skip"))
-    one_of(label_mode, "label_mode", ("int", "categorical"))
 
 
 def preprocessing_for(model: keras.Model | None, preprocessing: Preprocessing | None, image_size: Any) -> Preprocessing:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..._internal.imports import extra
 from ..._internal.validate import positive_integer
 from ..._internal.warn import warn_caller
 from .folder import Labeled, first_few
@@ -37,7 +38,8 @@ def _folds(data: Labeled, folds: int, seed: int, fewer: Callable[[int], str]) ->
     if data.task == "multi":
         return _stratified_labels(data.labels, np.arange(len(data.labels)) if groups is None else groups, folds, seed)
     stratified = data.task in ("single", "ordinal")
-    splitter = _splitter(f"{'Stratified' * stratified}{'Group' * (groups is not None)}KFold")
+    name = f"{'Stratified' * stratified}{'Group' * (groups is not None)}KFold"
+    splitter = getattr(extra("sklearn.model_selection", "Folds need scikit-learn", "table"), name)
     targets = data.labels.reshape(-1).astype(int) if stratified else np.zeros(len(data.labels))
     if stratified:
         _warn_of_small_classes(data, targets, folds, fewer)
@@ -65,14 +67,6 @@ def hold_out(data: Labeled, share: float, seed: int) -> list[np.ndarray]:
 
     held_out = _folds(data, parts, seed, fewer) == 0
     return [np.flatnonzero(~held_out), np.flatnonzero(held_out)]
-
-
-def _splitter(name: str) -> Any:
-    try:
-        from sklearn import model_selection
-    except ImportError:
-        raise ImportError('Folds need scikit-learn: pip install "vit-keras[table]"') from None
-    return getattr(model_selection, name)
 
 
 def check_fold_column(data: Labeled, folds: np.ndarray, name: str) -> None:

@@ -24,11 +24,12 @@ from typing import Any, Literal
 import keras
 import numpy as np
 
+from ..._internal.imports import extra
 from ..._internal.validate import Share, did_you_mean, expanded, one_of, path_text, received
 from ...labels import TASKS
 from ...preprocess import Preprocessing
 from .augment import Augmentation
-from .dataset import ImageFolder, datasets_of
+from .dataset import DatasetOptions, ImageFolder, datasets_of
 from .folder import EXTENSIONS, OF_IMAGES, Labeled, first_few, folder_of, read_folder
 from .splits import hold_out
 
@@ -150,9 +151,7 @@ def image_table(
     data = read_table(table, columns)
     if data.assumed and progress:
         print(data.assumed, file=sys.stderr)
-    datasets = datasets_of(
-        data,
-        None if validation_split is None else hold_out(data, validation_split, seed),
+    how = DatasetOptions(
         image_size=image_size,
         model=model,
         preprocessing=preprocessing,
@@ -166,7 +165,10 @@ def image_table(
         workers=workers,
         progress=progress,
     )
-    return datasets[0] if validation_split is None else datasets
+    if validation_split is None:
+        return datasets_of(data, None, how)[0]
+    train, held_out = datasets_of(data, hold_out(data, validation_split, seed), how)
+    return train, held_out
 
 
 # --- what the columns say -----------------------------------------------------------------------------------------
@@ -196,17 +198,24 @@ def read_table(table: Any, how: Columns, fewest: int = 2) -> Labeled:
     if task == "auto":
         task, reason = _guess(targets, wanted, separator)
         assumed = f"task={task!r} is assumed: {reason}."
-    of_columns = task == "regression" or (task == "multi" and separator is None)
-    if of_columns and class_names is not None and [*map(str, class_names)] != wanted:
-        raise ValueError(
-            f"The labels of task={task!r} are called as their columns, {first_few(wanted)}. Leave class_names= out, "
-            "and pass the columns in the order that is wanted."
-        )
-    if task == "ordinal":
-        _check_levels(targets, wanted, class_names)
-    if task in ("single", "ordinal") or separator is not None:
-        targets = [written[name] for name in wanted]
-    names, labels = _READ[task](targets, wanted, separator, class_names)
+    if task == "regression" or (task == "multi" and separator is None):
+        if class_names is not None and [*map(str, class_names)] != wanted:
+            raise ValueError(
+                f"The labels of task={task!r} are called as their columns, {first_few(wanted)}. Leave class_names= "
+                "out, and pass the columns in the order that is wanted."
+            )
+        read = _float32 if task == "regression" else _flags
+        numbers = np.stack([_numbers(column, name) for column, name in zip(targets, wanted)], axis=1)
+        names, labels = tuple(wanted), read(numbers, wanted)
+    else:
+        if len(wanted) > 1:
+            raise ValueError(f"task={task!r} has one column of labels. Received: {first_few(wanted)}")
+        if task == "ordinal" and targets[0].dtype.kind not in "iuf" and class_names is None:
+            raise ValueError(
+                f"The levels in the column {wanted[0]!r} are texts. Pass them in their order as class_names."
+            )
+        names, labels = _named(written[wanted[0]], wanted[0], separator, class_names)
+        labels = labels.astype("float32")[:, None] if task == "ordinal" else labels
     if not names:
         raise ValueError(f"The column {wanted[0]!r} has no label in any row.")
     if labels.ndim == 1 and len(names) < fewest:
@@ -290,48 +299,31 @@ def _texts(column: np.ndarray) -> list[str]:
     return [str(value).strip() for value in values.tolist()]
 
 
-def _one_column(columns: list[np.ndarray], names: list[str], task: str) -> np.ndarray:
-    if len(columns) > 1:
-        raise ValueError(f"task={task!r} has one column of labels. Received: {first_few(names)}")
-    return columns[0]
-
-
-def _single(columns, names, separator, class_names):
-    values = _texts(_one_column(columns, names, "single"))
-    known = _order(set(values), class_names, names[0])
-    place = {name: number for number, name in enumerate(known)}
-    return known, np.array([place[value] for value in values], "int32")
-
-
-def _check_levels(columns, names, class_names):
-    column = _one_column(columns, names, "ordinal")
-    if column.dtype.kind not in "iuf" and class_names is None:
-        raise ValueError(f"The levels in the column {names[0]!r} are texts. Pass them in their order as class_names.")
-
-
-def _ordinal(columns, names, separator, class_names):
-    known, labels = _single(columns, names, separator, class_names)
-    return known, labels.astype("float32")[:, None]
-
-
-def _multi(columns, names, separator, class_names):
+def _named(
+    column: np.ndarray, title: str, separator: str | None, class_names: Sequence[str] | None
+) -> tuple[tuple[str, ...], np.ndarray]:
+    """Return the names in a column, and the number of each row's; or 0 and 1 for each, of several in a row."""
     if separator is None:
-        numbers = np.stack([_numbers(column, name) for column, name in zip(columns, names)], axis=1)
-        wrong = np.flatnonzero(((numbers != 0) & (numbers != 1)).any(axis=1))
-        if len(wrong):
-            raise ValueError(
-                f"The columns of several labels have only 0 and 1. Received other values in {row_numbers(wrong)}. "
-                "Labels in one column, such as 'cat dog', need separator=' '."
-            )
-        return tuple(names), numbers.astype("float32")
-    texts = _one_column(columns, names, "multi").tolist()
-    found = [{part.strip() for part in str(text).split(separator)} - {""} for text in texts]
-    known = _order(set().union(*found), class_names, names[0])
+        values = _texts(column)
+        known = _order(set(values), class_names, title)
+        place = {name: number for number, name in enumerate(known)}
+        return known, np.array([place[value] for value in values], "int32")
+    found = [{part.strip() for part in str(text).split(separator)} - {""} for text in column.tolist()]
+    known = _order(set().union(*found), class_names, title)
     return known, np.array([[name in one for name in known] for one in found], "float32")
 
 
-def _regression(columns, names, separator, class_names):
-    numbers = np.stack([_numbers(column, name) for column, name in zip(columns, names)], axis=1)
+def _flags(numbers: np.ndarray, names: Sequence[str]) -> np.ndarray:
+    wrong = np.flatnonzero(((numbers != 0) & (numbers != 1)).any(axis=1))
+    if len(wrong):
+        raise ValueError(
+            f"The columns of several labels have only 0 and 1. Received other values in {row_numbers(wrong)}. "
+            "Labels in one column, such as 'cat dog', need separator=' '."
+        )
+    return numbers.astype("float32")
+
+
+def _float32(numbers: np.ndarray, names: Sequence[str]) -> np.ndarray:
     with np.errstate(over="ignore"):
         rounded = numbers.astype("float32")
     for name, exact, short in zip(names, numbers.T, rounded.T):
@@ -343,10 +335,7 @@ def _regression(columns, names, separator, class_names):
                 f"float32 rounds the numbers in the column {name!r}, from {exact.min():.12g} to {exact.max():.12g}, by "
                 "over a hundredth of their range. Subtract their mean, or multiply them if they are very small."
             )
-    return tuple(names), rounded
-
-
-_READ = {"single": _single, "multi": _multi, "regression": _regression, "ordinal": _ordinal}
+    return rounded
 
 
 def _numbers(column: np.ndarray, name: str) -> np.ndarray:
@@ -478,10 +467,7 @@ def _ending(path: Path) -> str:
 def _read_file(path: Path, texts: Sequence[str]) -> Any:
     if not path.is_file():
         raise FileNotFoundError(f"There is no table {path}.")
-    try:
-        import pandas
-    except ImportError:
-        raise ImportError('Reading a table needs pandas: pip install "vit-keras[table]"') from None
+    pandas = extra("pandas", "Reading a table needs pandas", "table")
     separator = _READERS[_ending(path)]
     try:
         if separator is None:
@@ -499,13 +485,7 @@ def _read_file(path: Path, texts: Sequence[str]) -> Any:
         raise ImportError(needs if separator is None else f"{path} cannot be read: {error}") from None
     except pandas.errors.ParserWarning:
         raise ValueError(f"{path} has more values in its rows than names of columns in its first line.") from None
-    except (
-        ValueError,
-        OSError,
-        EOFError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:  # pandas' and pyarrow's errors are of these
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:  # pandas' and pyarrow's
         raise ValueError(f"{path} cannot be read as a table: {error}") from None
 
 

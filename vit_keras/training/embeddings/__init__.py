@@ -6,10 +6,9 @@
 >>> linear_probe(seen, folder.labels).apply_to(model)  # doctest: +SKIP
 """
 
-from ...anatomy import heads
 from .cache import features
 from .engines import Embedder
 from .extraction import embed
 from .probe import Probe, knn, linear_probe, ridge_probe
 
-__all__ = ["Embedder", "Probe", "embed", "features", "heads", "knn", "linear_probe", "ridge_probe"]
+__all__ = ["Embedder", "Probe", "embed", "features", "knn", "linear_probe", "ridge_probe"]

@@ -55,7 +55,7 @@ def batches_of(images: Any, batch_size: int) -> tuple[Iterator[Batch], int | Non
     if isinstance(images, (str, os.PathLike)):
         return batches_of_files(*files_in(images), batch_size)
     if isinstance(images, keras.utils.PyDataset):
-        return (_of_dataset(images[n]) for n in range(images.num_batches)), None
+        return (_as_batch(images[n]) for n in range(images.num_batches)), None
     if isinstance(images, tuple) and images and len(getattr(images[0], "shape", ())) == 4:
         pixels, *others = images
         return _cut(batch_size, pixels, labels=others[0] if others else None), len(pixels)
@@ -69,7 +69,7 @@ def batches_of(images: Any, batch_size: int) -> tuple[Iterator[Batch], int | Non
     first = list(itertools.islice(rest, 1))
     everything = itertools.chain(first, rest)
     if first and (isinstance(first[0], (tuple, list, dict)) or len(getattr(first[0], "shape", ())) == 4):
-        return map(_of_dataset, everything), None
+        return map(_as_batch, everything), None
     chunks = iter(lambda: list(itertools.islice(everything, batch_size)), [])
     return (Batch(chunk, _names(chunk)) for chunk in chunks), len(images) if isinstance(images, Sized) else None
 
@@ -97,7 +97,7 @@ def _cut(size: int, images: Any, paths: Any = None, labels: Any = None) -> Itera
         yield Batch(*(None if column is None else column[part] for column in (images, paths, labels)))
 
 
-def _of_dataset(batch: Any) -> Batch:
+def _as_batch(batch: Any) -> Batch:
     images, *others = batch if isinstance(batch, (tuple, list)) else [batch]
     if len(getattr(images, "shape", ())) != 4:
         raise TypeError(
@@ -159,9 +159,10 @@ def run_over(
                 outputs.append(run_filled(run, images, largest if len(batch.images) == 1 else len(images)))
             if not outputs:  # all of them damaged
                 continue
-            yield batch._replace(images=_joined(outputs))
-            advance(sum(map(len, outputs)))
-            done += sum(map(len, outputs))
+            rows = _joined(outputs)
+            yield batch._replace(images=rows)
+            advance(len(rows))
+            done += len(rows)
     report_damaged(sorted(damaged), done + len(damaged), errors)
     if not done:
         raise ValueError("There are no images.")

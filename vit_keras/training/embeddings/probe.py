@@ -12,6 +12,7 @@ import numpy as np
 from ..._internal.imports import extra
 from ..._internal.validate import as_array, numbers, received
 from ...anatomy import find_vit, heads, softmax
+from ..checks import check_labels, label_numbers
 from ..lora import check_plain
 
 __all__ = ["Probe", "knn", "linear_probe", "ridge_probe"]
@@ -243,7 +244,7 @@ def ridge_probe(features: np.ndarray, labels: Any, *, classes: int | None = None
 def _principal_axes(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the variances of centered features along their principal axes, and these, `(features, axes)`.
 
-    scikit-learn's `RidgeCV` gives the same to 2e-10, in four times the time; `finetune` starts its head without it.
+    scikit-learn's `RidgeCV` gives the same kernel to 2e-10, in four times the time.
     """
     if x.shape[1] <= len(x):
         return np.linalg.eigh(x.T @ x)
@@ -295,9 +296,8 @@ def knn(
     check_labels(labels, int(labels.max()) + 1)
 
     def votes(distances: np.ndarray) -> np.ndarray:
-        return np.exp(
-            (distances.min(axis=1, keepdims=True) - distances) / temperature
-        )  # the nearest has 1: no underflow
+        further = distances - distances.min(axis=1, keepdims=True)  # so the nearest has one vote: no underflow
+        return np.exp(-further / temperature)
 
     kind = extra("sklearn.neighbors", "Nearest neighbors need scikit-learn", "train").KNeighborsClassifier
     neighbors = kind(k, metric="cosine", weights=votes).fit(features, labels)
@@ -338,36 +338,6 @@ def targets_of(labels: Any, count: int, classes: int | None) -> np.ndarray:
             f"Received: shape {targets.shape}{'' if np.isfinite(targets).all() else ', some of them not finite'}"
         )
     return targets
-
-
-def label_numbers(labels: Any, count: int) -> np.ndarray:
-    """Return the labels of images as class numbers, int64 `(count,)`, from integers, whole floats or one-hot labels."""
-    labels = as_array(labels)
-    if labels.ndim == 2 and labels.shape[1] > 1:
-        if labels.dtype.kind not in "biuf" or (labels < 0).any() or not np.allclose(labels.sum(axis=1), 1, atol=1e-2):
-            raise ValueError(
-                "labels with several columns must be one-hot: one class for each image. Received other rows, such as "
-                "those of several labels or of numbers. ridge_probe takes these, or pass one column."
-            )
-        labels = labels.argmax(axis=1)
-    labels = labels.reshape(-1) if labels.ndim == 2 else labels
-    whole = labels.dtype.kind in "ui" or (labels.dtype.kind == "f" and np.array_equal(labels, np.rint(labels)))
-    if labels.shape != (count,) or not whole:
-        raise ValueError(
-            f"labels must be {count} integers, or one-hot, one for each image. Received: shape {labels.shape}, "
-            f"dtype {labels.dtype}. (np.unique(names, return_inverse=True) makes integers of names.)"
-        )
-    return labels.astype("int64")
-
-
-def check_labels(labels: np.ndarray, classes: int) -> None:
-    """Raise a `ValueError` for a label that is not a class, or if there are fewer than two classes."""
-    if classes < 2:
-        raise ValueError(f"There must be two classes or more. Received: {classes}")
-    if labels.min() < 0 or labels.max() >= classes:
-        raise ValueError(
-            f"Labels of {classes} classes must be 0 … {classes - 1}. Received: {labels.min()} … {labels.max()}"
-        )
 
 
 def _a_fifth_of_each(labels: np.ndarray, seed: int) -> np.ndarray:

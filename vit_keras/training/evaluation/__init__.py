@@ -13,18 +13,9 @@ import keras
 import numpy as np
 from PIL import Image
 
+from ... import anatomy
 from ..._internal.finite import check_outputs
 from ..._internal.validate import expanded, one_of, positive_integer
-from ...anatomy import (
-    class_names,
-    has_attention,
-    image_shape,
-    output_names,
-    predictions,
-    preprocessing_of,
-    why_not_classifier,
-)
-from ...anatomy import task as task_of
 from ...backend import openvino
 from ...labels import class_named
 from ...opening import as_model
@@ -101,7 +92,7 @@ def evaluate(
     positive_integer(batch_size, "batch_size")
     scikit_learn_metrics()
     classifier = as_model(model)
-    if lack := why_not_classifier(classifier):
+    if lack := anatomy.why_not_classifier(classifier):
         raise ValueError(f"The model {classifier.name!r} is not a classifier: {lack}.")
     columns = Columns(images_dir=images_dir, image_column=image_column, separator=separator)
     data = _labeled(classifier, folder, columns, label_column, errors)
@@ -109,7 +100,7 @@ def evaluate(
     chosen = range(len(data.paths)) if only is None else _chosen(data.ids, only)
     rows = np.array([row for row in chosen if row not in data.missing], int)
     batches, _ = batches_of_files([str(data.paths[row]) for row in rows], data.labels[rows], batch_size)
-    prepare, how = preprocessing_of(classifier, image_size), {"errors": errors, "progress": progress}
+    prepare, how = anatomy.preprocessing_of(classifier, image_size), {"errors": errors, "progress": progress}
     return _evaluation(classifier, batches, prepare, data.names, data.root, len(rows), **how)
 
 
@@ -117,7 +108,7 @@ def evaluate_decoded(
     model: keras.Model, data: ImageFolder, folder: str | os.PathLike[str], *, batch_size: int = 32
 ) -> Evaluation:
     """Measure a model on the images of a dataset of its task, decoded in its size, without augmentation."""
-    if (said := task_of(model)) != data.task:
+    if (said := anatomy.task(model)) != data.task:
         raise ValueError(f"The model {model.name!r} has the task {said!r}, and the images {data.task!r}.")
     batches = (
         Batch(
@@ -127,7 +118,7 @@ def evaluate_decoded(
         )
         for first in range(0, len(data.paths), batch_size)
     )
-    as_they_are = preprocessing_of(model).replace(image_size=None, crop=None)
+    as_they_are = anatomy.preprocessing_of(model).replace(image_size=None, crop=None)
     return _evaluation(model, batches, as_they_are, data.class_names, expanded(folder), len(data.paths))
 
 
@@ -135,14 +126,14 @@ def _evaluation(model, batches, prepare, names, root, total, *, errors="raise", 
     """Run a classifier over batches of labelled images."""
     run = model.predict_on_batch
     rows = list(run_over(batches, run, prepare, model=model, errors=errors, total=total, progress=progress))
-    raw = check_outputs(model, predictions(model, np.concatenate([row.images for row in rows])))
+    raw = check_outputs(model, anatomy.predictions(model, np.concatenate([row.images for row in rows])))
     paths = tuple(relative(path, root) for path in cast("list[str]", joined_paths(rows)))  # all are files
-    return Evaluation(tuple(names), paths, np.concatenate([row.labels for row in rows]), raw, task_of(model))
+    return Evaluation(tuple(names), paths, np.concatenate([row.labels for row in rows]), raw, anatomy.task(model))
 
 
 def _labeled(model: keras.Model, source: Any, columns: Columns, label: Any, errors: str) -> Labeled:
     """Return images whose labels are numbered as a model's outputs."""
-    task, names = task_of(model), output_names(model)
+    task, names = anatomy.task(model), anatomy.output_names(model)
     by_columns = task == "regression" or (task == "multi" and columns.separator is None)
     if label is not None:
         columns = dataclasses.replace(columns, label_column=label)
@@ -173,7 +164,7 @@ def _listed(names: str | Sequence[str]) -> Sequence[str]:
 
 def _match(model: keras.Model, folders: Sequence[str]) -> tuple[tuple[str, ...], np.ndarray]:
     """Return the names of the model's classes, and the number of each class of the images."""
-    names, shape = class_names(model), getattr(model, "output_shape", None)
+    names, shape = anatomy.class_names(model), getattr(model, "output_shape", None)
     if names is not None:
         return names, np.array([class_named(name, names) for name in folders])
     if shape is not None and shape[-1] != len(folders):
@@ -227,8 +218,8 @@ def explained_pictures(
     chosen = [int(number) for number in numbers]
     pictures = [small(expanded(folder) / evaluation.paths[number]) for number in chosen]
     overlays: list[np.ndarray | None] = [None] * len(pictures)
-    if has_attention(model) and not openvino.is_active():
-        overlays, step = [], 1 if None in image_shape(model)[1:3] else _MAP_BATCH
+    if anatomy.has_attention(model) and not openvino.is_active():
+        overlays, step = [], 1 if None in anatomy.image_shape(model)[1:3] else _MAP_BATCH
         for first in range(0, len(pictures), step):
             overlays.extend(attention_map(model, pictures[first : first + step], method="relevance"))
     return dict(zip(chosen, zip(pictures, overlays)))

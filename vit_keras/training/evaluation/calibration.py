@@ -19,21 +19,11 @@ from typing import Any
 import keras
 import numpy as np
 
+from ... import anatomy
 from ..._internal.validate import as_array
-from ...anatomy import (
-    find_vit,
-    heads,
-    last_activation,
-    learner,
-    output_source,
-    preprocessing_of,
-    probabilities,
-    why_not_classifier,
-)
-from ...anatomy import task as task_of
 from ...anatomy.outputs import tensor_source
+from ..checks import check_labels, label_numbers
 from ..embeddings.batches import batches_of, joined_labels, run_over
-from ..embeddings.probe import check_labels, label_numbers
 from ..lora import check_plain
 from .tasks import Evaluation
 
@@ -214,7 +204,7 @@ def calibrate(model: keras.Model, data: Any, *, batch_size: int = 32) -> float:
         >>> by > 0
         True
     """
-    model = learner(model)
+    model = anatomy.learner(model)
     found = _heads(model)
     if isinstance(data, Evaluation):
         shares, labels = data.probabilities, data.labels
@@ -229,13 +219,13 @@ def calibrate(model: keras.Model, data: Any, *, batch_size: int = 32) -> float:
 
 def _heads(model: keras.Model) -> list[keras.layers.Dense]:
     """Return the layers that make the logits."""
-    if lack := why_not_classifier(model):
+    if lack := anatomy.why_not_classifier(model):
         raise ValueError(f"Only a classifier can be calibrated. {model.name!r} is not one: {lack}.")
-    probabilities(model, np.zeros((1, model.output_shape[-1])))  # raises where there are none
-    source = output_source(model)
-    if last_activation(model) != "linear" and not isinstance(source, keras.layers.Dense):
+    anatomy.probabilities(model, np.zeros((1, model.output_shape[-1])))  # raises where there are none
+    source = anatomy.output_source(model)
+    if anatomy.last_activation(model) != "linear" and not isinstance(source, keras.layers.Dense):
         source = tensor_source(source.input)
-    found = heads(find_vit(model))
+    found = anatomy.heads(anatomy.find_vit(model))
     found = found if source in found else [source]
     if not all(isinstance(head, keras.layers.Dense) for head in found):
         raise ValueError(
@@ -249,12 +239,12 @@ def _heads(model: keras.Model) -> list[keras.layers.Dense]:
 def _predicted(model: keras.Model, data: Any, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the probabilities and the labels of a dataset."""
     batches, total = batches_of(data, batch_size)
-    run, prepare = model.predict_on_batch, preprocessing_of(model)
+    run, prepare = model.predict_on_batch, anatomy.preprocessing_of(model)
     rows = list(run_over(batches, run, prepare, model=model, errors="raise", total=total))
     labels = joined_labels(rows)
     if labels is None:
         raise ValueError("calibrate needs images with labels: an ImageFolder, (images, labels), or batches of both.")
     labels = np.asarray(labels)
-    if labels.ndim == 2 and task_of(model) != "multi":
+    if labels.ndim == 2 and anatomy.task(model) != "multi":
         labels = label_numbers(labels, len(labels))
-    return probabilities(model, np.concatenate([row.images for row in rows])), labels
+    return anatomy.probabilities(model, np.concatenate([row.images for row in rows])), labels

@@ -14,6 +14,7 @@ from ... import anatomy
 from ..._internal.validate import numbers
 from ...backbone import feature_maps
 from ..embeddings import ridge_probe
+from ..embeddings.batches import slices
 from ..embeddings.probe import targets_of
 
 __all__ = ["FlipTest", "flip_test"]
@@ -119,10 +120,10 @@ def flip_test(
     rng = np.random.default_rng(seed)
     block = math.ceil(_DEPTH * len(anatomy.blocks(anatomy.find_vit(model)))) - 1
     chosen, maps, found = rng.permutation(len(images))[:MOST_IMAGES], feature_maps(model, block), []
-    for first in range(0, len(chosen), _BATCH):
-        if first and seconds is not None and time.monotonic() - begun > seconds:
+    for part in slices(len(chosen), _BATCH):
+        if part.start and seconds is not None and time.monotonic() - begun > seconds:
             break
-        batch = images[chosen[first : first + _BATCH]]
+        batch = images[chosen[part]]
         both = np.concatenate([batch, batch[:, :, ::-1]])
         found.append(_halves(np.asarray(maps.predict_on_batch(both), "float32")).reshape(2, len(batch), -1))
     features = np.concatenate(found, axis=1)

@@ -16,6 +16,7 @@ import numpy as np
 from PIL import Image
 
 from ..._internal.html_page import data_uri, escape, fill
+from ..._internal.plain_json import as_json
 from ..data.folder import Labeled
 from . import small
 from .calibration import Reliability, half_by_half, tempered
@@ -177,11 +178,6 @@ def _curves(history: History, best: int | None, images: int | None = None) -> st
     epochs = max(map(len, history.values()), default=0)
     if not epochs:
         return ""
-    if short := [name for name, values in history.items() if len(values) != epochs]:
-        raise ValueError(
-            f"The lists in history have different lengths: {epochs}, and {len(history[short[0]])} for {short[0]!r}. A "
-            "report needs a value for each epoch: train with validation_freq=1, or leave the shorter lists out."
-        )
     charts = []
     for name in dict.fromkeys(["accuracy", "loss", *(k.removeprefix("val_") for k in history if k.startswith("val_"))]):
         lines = {kind: history[k] for kind, k in (("train", name), ("val", f"val_{name}")) if k in history}
@@ -220,24 +216,20 @@ def _calibration(evaluation: Any, by: float | np.ndarray | None) -> str:
     text = (
         f"Across how sure the model was of {of}, up how often it was right; on the dotted line both are the same. The "
         f"mean gap (expected calibration error) is <b>{percent(before.error)}</b>. By chance alone it would exceed "
-        f"{percent(before.chance)} on so few images in one of twenty perfectly calibrated models."
+        f"{percent(before.chance)} on so few images in one of twenty perfectly calibrated models.</p><p>"
     )
     half = "(each half of the images with the temperature of the other half)"
     if by is None:
-        best = number(best_temperature(shares, labels))
         text += (
-            f"</p><p>With logits divided by a temperature of {best}, which changes no prediction, it would be "
-            f"<b>{percent(after.error)}</b> {half}. <code>training.calibrate</code> does this, and "
-            "<code>finetune --calibrate</code>."
+            f"With logits divided by a temperature of {number(best_temperature(shares, labels))}, which changes no "
+            f"prediction, it would be <b>{percent(after.error)}</b> {half}. <code>training.calibrate</code> does this, "
+            "and <code>finetune --calibrate</code>."
         )
     else:
         low, high = number(np.min(by)), number(np.max(by))
-        one = f"The model was calibrated: its logits are divided by the temperature {low}"
-        each = (
-            f"Each fold's model was calibrated on its fold: its logits are divided by a temperature of {low} to {high}"
-        )
+        values = f"the temperature {low}" if np.ndim(by) == 0 else f"the temperature of its fold, {low} to {high}"
         text += (
-            f"</p><p>{one if np.ndim(by) == 0 else each}, which changes no prediction. That leaves "
+            f"The model was calibrated: its logits are divided by {values}, which changes no prediction. That leaves "
             f"<b>{percent(after.error)}</b> {half}."
         )
     return section("Calibration", f"<p>{text}</p>", reliability_chart(before, after))
@@ -307,22 +299,11 @@ def section(heading: str, *parts: str) -> str:
 
 
 def _making(command: str | None, recipe: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
-    told = f"<h3>Command</h3><pre>{escape(command)}</pre>" if command else ""
+    text = f"<h3>Command</h3><pre>{escape(command)}</pre>" if command else ""
     tables = ""
     for heading, values in (("Recipe", recipe), ("Run", facts)):
-        if values:
-            rows = "".join(
-                f'<tr><th scope="row">{escape(k)}</th><td>{escape(_value(v))}</td></tr>' for k, v in values.items()
-            )
+        texts = {name: value if isinstance(value, str) else as_json(value) for name, value in values.items()}
+        rows = "".join(f'<tr><th scope="row">{escape(k)}</th><td>{escape(v)}</td></tr>' for k, v in texts.items())
+        if rows:
             tables += f'<div><h3>{heading}</h3><table class="plain"><tbody>{rows}</tbody></table></div>'
-    return section("How it was made", told, f'<div class="beside">{tables}</div>') if told or tables else ""
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_value(inner)}" for name, inner in value.items())
-    if isinstance(value, (list, tuple)):
-        return ", ".join(map(_value, value))
-    if value is None or isinstance(value, bool):
-        return {None: "–", True: "yes", False: "no"}[value]
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return section("How it was made", text, f'<div class="beside">{tables}</div>') if text or tables else ""

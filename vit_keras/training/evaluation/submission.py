@@ -19,6 +19,7 @@ import numpy as np
 from ... import anatomy
 from ..._internal.atomic import check_writable, complete
 from ..._internal.finite import check_outputs
+from ..._internal.imports import extra
 from ..._internal.progress import progress_bar
 from ..._internal.validate import Share, expanded, is_number, one_of, positive_integer
 from ..._internal.warn import warn_caller
@@ -120,10 +121,7 @@ def predict_table(
     models = [models] if isinstance(models, (str, os.PathLike, keras.Model)) else list(models)
     if not models:
         raise ValueError("There are no models. Pass one, or a list of models or of paths.")
-    try:
-        import pandas
-    except ImportError:
-        raise ImportError('Predictions of a table need pandas: pip install "vit-keras[table]"') from None
+    pandas = extra("pandas", "Predictions of a table need pandas", "table")
     wanted = None if sample is None else read_columns(sample, [*read_columns(sample)][:1])
     title, ids, names = _ids_and_names(table, wanted, image_column)
     paths, missing = find_pictures(names, folder_of(table, images_dir))
@@ -266,17 +264,16 @@ class _Ensemble:
 
 
 def _report_failures(failures: list[Path], paths: list[Path], errors: str) -> None:
-    """Raise an error that names the images that are missing or damaged, or warn of them."""
+    """Raise a `ValueError` that names the images that are missing or damaged, or warn of them."""
     if not failures:
         return
-    missing = [str(path) for path in failures if not path.is_file()]
-    damaged = [str(path) for path in failures if path.is_file()]
+    missing, damaged = ([str(path) for path in failures if path.is_file() == there] for there in (False, True))
     kinds = ((missing, "missing"), (damaged, "damaged"))
-    said = "; ".join(f"{len(found):,} {kind}: {first_few(found)}" for found, kind in kinds if found)
+    text = "; ".join(f"{len(found):,} {kind}: {first_few(found)}" for found, kind in kinds if found)
     if len(failures) == len({*paths}):
         hint = " Pass images_dir= (--images-dir), the folder of the images." if missing else ""
-        raise ValueError(f"No image can be read; {said}.{hint}")
+        raise ValueError(f"No image can be read; {text}.{hint}")
     if errors == "raise":
         hint = 'errors="skip" (--errors skip) gives these rows the mean of all others.'
-        raise ValueError(f"Images cannot be read; {said}. {hint}")
-    warn_caller(f"Images cannot be read; {said}. Their predictions are the mean of all others.")
+        raise ValueError(f"Images cannot be read; {text}. {hint}")
+    warn_caller(f"Images cannot be read; {text}. Their predictions are the mean of all others.")

@@ -179,7 +179,7 @@ class Evaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the metrics, as plain JSON."""
-        found = {"task": self.task, "pictures": len(self.labels), **self.measures, self.row.key: list(self.per_class)}
+        found = {"task": self.task, "images": len(self.labels), **self.measures, self.row.key: list(self.per_class)}
         return found | ({"confusion": self.confusion.tolist()} if self.row.confused else {})
 
     def _repr_html_(self) -> str:
@@ -225,7 +225,7 @@ def _of_classes(seen: Evaluation) -> tuple[tuple[str, ...], dict[str, Any]]:
     """Return precision, recall and F1 of each class or label; of labels also how well they are ranked."""
     sklearn, several, count = metrics.scikit_learn_metrics(), seen.task == "multi", len(seen.class_names)
     labels = [1] if several and count == 1 else range(count)  # of one column scikit-learn makes two classes
-    precision, recall, f1, pictures = sklearn.precision_recall_fscore_support(
+    precision, recall, f1, images = sklearn.precision_recall_fscore_support(
         seen.targets.astype(int), seen.predictions, labels=labels, average=None, zero_division=np.nan
     )
     rank = {}
@@ -233,7 +233,7 @@ def _of_classes(seen: Evaluation) -> tuple[tuple[str, ...], dict[str, Any]]:
         pairs = [(true, shares, true.sum() / len(true)) for true, shares in zip(seen.labels.T, seen.raw.T)]
         rank["average_precision"] = [sklearn.average_precision_score(t, p) if some else np.nan for t, p, some in pairs]
         rank["roc_auc"] = [sklearn.roc_auc_score(t, p) if 0 < some < 1 else np.nan for t, p, some in pairs]
-    return seen.class_names, {"pictures": pictures, **rank, "precision": precision, "recall": recall, "f1": f1}
+    return seen.class_names, {"images": images, **rank, "precision": precision, "recall": recall, "f1": f1}
 
 
 def _wrong_classes(seen: Evaluation) -> tuple[np.ndarray, np.ndarray]:
@@ -310,7 +310,7 @@ ERRORS = {
 """What is said of a number."""
 
 COLUMNS = {
-    "pictures": ("Images", "{:,}".format),
+    "images": ("Images", "{:,}".format),
     "average_precision": ("Average precision", percent),
     "roc_auc": ("AUC", percent),
     "precision": ("Precision", percent),

@@ -22,18 +22,9 @@ import keras
 import numpy as np
 from PIL import Image
 
+from ..._internal import validate
 from ..._internal.atomic import check_writable
-from ..._internal.validate import (
-    Share,
-    did_you_mean,
-    expanded,
-    is_number,
-    one_of,
-    path_text,
-    positive_integer,
-    received,
-    size_pair,
-)
+from ..._internal.validate import Share, expanded, one_of, positive_integer
 from ...anatomy import NUMBERS, find_vit, native_size, own_preprocessing
 from ...backend import openvino
 from ...checkpoints.model_weights import ModelWeights
@@ -41,7 +32,7 @@ from ...config import ViTConfig
 from ...opening import from_checkpoint, open_model, resize
 from .. import metrics
 from ..data.augment import Augmentation
-from ..data.dataset import check_share, datasets_of
+from ..data.dataset import DatasetOptions, check_share, datasets_of
 from ..data.folder import Labeled, is_hidden, split
 from ..data.splits import check_fold_column, fold_numbers, hold_out
 from ..data.table import Columns, column_numbers, is_table, read_columns, read_pictures
@@ -110,10 +101,9 @@ def finetune(
 
     Args:
         model: The model: a factory such as vit_b16, a published name, the path of a saved model, or a model with a ViT
-            in it, which is copied. It gets a new head, unless its `labels` are the names of the classes. In a model
-            that returns all tokens, the head gets the class token or, without one, the mean of the tokens. `None`: what
-            `weights` say. A single positional argument is the folder: `finetune(folder)`,
-            `finetune(folder, model=…)`.
+            in it, which is copied. It gets a new head, unless its `labels` are the names of the classes. Without
+            pooling, the head gets the class token, or the mean of the tokens. `None`: what `weights` say. A single
+            positional argument is the folder: `finetune(folder)`, `finetune(folder, model=…)`.
         folder: Folder with one subfolder for each class, folder/class/image.jpg; or a table of images and labels (see
             `vit_keras.training.image_table`).
         weights: Weights of the model: a published name, a file, or a URL.
@@ -131,9 +121,8 @@ def finetune(
             `vit_keras.training.RECIPES`, or a `Recipe`.
         epochs: Number of epochs; `None`: the recipe's.
         minutes: Time limit in minutes, which may reduce the number of epochs; `None`: 12, or none with `epochs`. The
-            number of epochs follows from the time of the first steps, and again from later ones, while the training is
-            young, if these are much faster or slower. If not even one epoch fits, a part of one is trained, but at
-            least 20 steps. 0: no limit.
+            number follows from the time of the first steps, and again from later ones while the training is young. If
+            not even one epoch fits, a part of one is trained, but at least 20 steps. 0: no limit.
         image_size: Input size in pixels; `"native"`: the model's own; `"auto"`: the same, or fewer where the images are
             smaller. `(height, width)`, or one integer for a square. `None` is `"auto"`.
         batch_size: Images in a step; `None`: 32, or 16 for a short training. Short is one that sees fewer than 6,400
@@ -150,12 +139,10 @@ def finetune(
             `"weights"`. The metric `"balanced_accuracy"` or `"macro_f1"` then chooses the epoch by the same rule.
         probe: Whether to look at the images first through the model as it is. It costs one forward pass of each, at
             most a tenth of the time limit. Where an image has one class of several, simple classifiers of the features
-            (nearest neighbors, class means, a linear probe) are measured. If the accuracy decides (no other `metric`,
-            no `balance`) and fine-tuning does not beat the linear ones, the report says so, and the better of these is
-            saved too, as `probe.keras`. A new head starts as a ridge regression of the features (`Recipe.head`);
-            without a probe, it starts at zero. A test of at most a twentieth of the time limit finds out whether mirror
-            images keep their labels (`Recipe.flip_test`). The report also has near-duplicates between training and
-            held-out images, a learning curve and, with cleanlab, likely wrong labels.
+            are measured; if the accuracy decides (no other `metric`, no `balance`) and fine-tuning does not beat the
+            best linear one, it is saved too, as `probe.keras`. A new head starts as a ridge regression of the features
+            (`Recipe.head`), or else at zero. A test finds out whether mirror images keep their labels
+            (`Recipe.flip_test`). The report also has near-duplicates, a learning curve and likely wrong labels.
         calibrate: Whether to calibrate the probabilities on the held-out images (see `vit_keras.training.calibrate`).
             No predicted class changes. It costs nothing.
         output: Folder for the results; it is made.
@@ -190,7 +177,7 @@ def finetune(
     metrics.scikit_learn_metrics()  # which the evaluation needs, after a long training
     started = time.monotonic()
     model, folder = _model_and_folder(model, folder, options)
-    output = expanded(path_text(output, "output", "the path of a folder for the results"))
+    output = expanded(validate.path_text(output, "output", "the path of a folder for the results"))
     how = _changed(find_recipe(recipe), options)
     _check_opening(model, weights, options)
     one_of(errors, "errors", ("raise", "skip"))
@@ -200,7 +187,7 @@ def finetune(
     batch_size = batch_size if batch_size is None else positive_integer(batch_size, "batch_size")
     if minutes is None:
         minutes = _MINUTES if epochs is None else 0
-    if not (is_number(minutes) and minutes >= 0):
+    if not (validate.is_number(minutes) and minutes >= 0):
         raise ValueError(f"minutes must be a number of at least 0. Received: {minutes!r}")
     columns = Columns(
         images_dir=images_dir,
@@ -228,9 +215,7 @@ def finetune(
             given = open_model(model, weights, **options)
         given = _pooled(given)
         how = how.for_model(given, data.task)
-        sets = datasets_of(
-            data,
-            parts,
+        reading = DatasetOptions(
             image_size=_size(image_size, find_vit(given), data.paths),
             preprocessing=own_preprocessing(find_vit(given)),
             batch_size=batch_size or how.batch_for((epochs or how.epochs) * len(parts[0])),
@@ -239,6 +224,7 @@ def finetune(
             errors=errors,
             progress=progress,
         )
+        sets = datasets_of(data, parts, reading)
     request = Request(
         data=data,
         given=given,
@@ -279,7 +265,7 @@ def _model_and_folder(first: Any, second: Any, options: dict[str, Any]) -> tuple
     if isinstance(folder, keras.Model):
         images = "folder" if model is None else f"{model!r:.100}"
         raise TypeError(
-            f"The model comes first, then the images: finetune(model, {images}). Received: {received(folder)}"
+            f"The model comes first, then the images: finetune(model, {images}). Received: {validate.received(folder)}"
         )
     if folder is None:
         raise TypeError("finetune needs a folder of images or a table: finetune(folder) or finetune(model, folder).")
@@ -306,7 +292,7 @@ def _check_opening(model: Any, weights: Any, options: Mapping[str, Any]) -> None
         if is_open or name not in opening:
             known = [*inspect.signature(finetune).parameters, *_RECIPE, *_AUGMENTATION, *([] if is_open else opening)]
             fields = "Recipe and of Augmentation" if is_open else "Recipe, of Augmentation and of ViTConfig"
-            hint = did_you_mean(name, known) or f" Its further options are fields of {fields}."
+            hint = validate.did_you_mean(name, known) or f" Its further options are fields of {fields}."
             raise TypeError(f"finetune has no argument {name}.{hint}")
     if is_open and weights is not None:
         raise ValueError(f"An open model has its weights. Remove weights={weights!r:.100}.")
@@ -403,7 +389,7 @@ def _pooled(given: keras.Model) -> keras.Model:
 def _size(wanted: Any, model: keras.Model, paths: Sequence[Path]) -> tuple[int, int] | None:
     """Return the size wanted, or the model's own if any, or fewer patches where nine in ten images need no more."""
     if wanted is not None and not (isinstance(wanted, str) and wanted in ("auto", "native")):
-        size = size_pair(wanted, "image_size")
+        size = validate.size_pair(wanted, "image_size")
         _config(model).replace(image_size=size)  # refuses what is not a whole number of patches
         return size
     native, stride = native_size(model), _config(model).stride

@@ -9,9 +9,8 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
-import keras
 import numpy as np
 
 from ..data.dataset import ImageFolder
@@ -73,42 +72,21 @@ class Baseline:
         return self.right[self.best] / self.held_out
 
     @property
-    def interval(self) -> tuple[float, float]:
-        """The 95 % interval of `accuracy` (Wilson's)."""
-        return wilson(self.accuracy, self.held_out)
-
-    @property
     def text(self) -> str:
         """The accuracies in a line."""
-        low, high = self.interval
+        low, high = wilson(self.accuracy, self.held_out)
         others = "; ".join(f"{name} {n / self.held_out:.1%}" for name, n in self.right.items() if name != self.best)
         return f"{self.best} {self.accuracy:.1%} (95 % interval: {low:.1%} to {high:.1%}); {others}"
 
-    def beats(self, accuracy: float) -> bool:
-        """Return whether the best linear classifier is as good as a fine-tuned model of this accuracy."""
-        return self.accuracy >= accuracy
-
     def verdict(self, accuracy: float, saved: str = "probe.keras", *, decides: bool = True) -> str:
         """Return which model to ship if fine-tuning gave this accuracy, or both accuracies if it does not decide."""
-        low, high = self.interval
-        neighbors = f", {NEIGHBORS} on {self.right[NEIGHBORS] / self.held_out:.1%}" if NEIGHBORS in self.right else ""
-        found = (
-            f"Without fine-tuning, a linear classifier of the model's features ({self.best}) is right on "
-            f"{self.accuracy:.1%} of {self.held_out:,} held-out images (95 % interval: {low:.1%} to {high:.1%})"
-            f"{neighbors}; fine-tuning gave {accuracy:.1%}."
-        )
-        if not decides:
-            return found
-        if self.beats(accuracy):
+        found = f"Without fine-tuning, of {self.held_out:,} held-out images, classifiers of the model's features have "
+        found += f"right: {self.text}. Fine-tuning gave {accuracy:.1%}."
+        if decides and self.accuracy >= accuracy:
             return f"{found} It did not help: ship {saved}, or train longer or on more images."
-        if accuracy <= high:
+        if decides and accuracy <= wilson(self.accuracy, self.held_out)[1]:
             return f"{found} Only more held-out images would tell whether it helped."
         return found
-
-    def put_into(self, model: keras.Model) -> keras.Model:
-        """Return a model that was given the best linear classifier as its head."""
-        cast("Probe", self.probe).apply_to(model)
-        return model
 
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers, as plain JSON."""

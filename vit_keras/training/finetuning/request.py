@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import keras
 import numpy as np
@@ -23,26 +23,15 @@ from .. import metrics
 from ..data.dataset import ImageFolder
 from ..data.folder import Labeled
 from ..evaluation import Evaluation, explained_pictures, pictures_of_mistakes, relative
-from ..evaluation.calibration import calibrate, tempered
+from ..evaluation.calibration import calibrate
 from ..evaluation.findings import Finding, analyze, wrong_labels
 from ..evaluation.flips import FlipTest
 from ..evaluation.frozen import FrozenFeatures
 from ..evaluation.report import report
 from ..recipes import Recipe
+from . import results
 from .baseline import Baseline
-from .results import (
-    FinetuneResult,
-    FoldsResult,
-    facts,
-    mean,
-    models_of_folds,
-    pixels,
-    predictions_csv,
-    remarks,
-    remarks_on_plan,
-    spread,
-    write,
-)
+from .results import FinetuneResult, FoldsResult
 from .run import RunState, duration, images_within
 from .training import Training, digest, with_head
 
@@ -70,15 +59,6 @@ def _note(caught: list[warnings.WarningMessage], notes: list[str]) -> None:
     notes += [text for text in dict.fromkeys(texts) if text not in notes]
     for warning in caught:
         warn_caller(str(warning.message), warning.category)
-
-
-class Trained(NamedTuple):
-    """A training that is done, and what it gave."""
-
-    training: Training
-    evaluation: Evaluation
-    baseline: Baseline | None
-    told: dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -174,40 +154,14 @@ class Request:
                 "(validation_split=, --held-out, fewer folds), or pass another metric=."
             )
 
-    def _train(
-        self,
-        place: Path,
-        pair: Pair,
-        frozen: FrozenFeatures | None,
-        number: int = 0,
-        folds: int = 1,
-        whole: RunState | None = None,
-    ) -> Trained:
-        """Train a model in a folder, and measure it; before, measure simple classifiers of its features."""
+    def _training(self, pair: Pair, number: int = 0, folds: int = 1) -> Training:
         keras.utils.set_random_seed(self.seed + number)  # the same training, whatever was drawn before
         with noted_warnings(self.notes):
             training = Training(self, *pair)
         model, fold = training.model, "" if folds == 1 else f"Fold {number} of {folds}: "
-        weights = f"{model.name} for {pixels(model)} pixels, {model.count_params():,} weights"
+        weights = f"{model.name} for {results.pixels(model)} pixels, {model.count_params():,} weights"
         self.say(f"{fold}{training.images}; {weights}; recipe {self.recipe.name}")
-        baseline = None
-        if frozen is not None and self.data.task == "single":
-            baseline = Baseline.of(frozen, self.data, *pair)
-        if baseline is not None:
-            took = duration(baseline.seconds)
-            self.say(f"Without training, of {baseline.held_out:,} held-out images ({took}): {baseline.text}")
-        training.fit(place, frozen, folds, whole)
-        run, evaluation, by = training.run, training.evaluate(), None
-        if self.calibrate:
-            by = calibrate(model, evaluation)
-            shares = tempered(evaluation.probabilities, by, evaluation.task).astype("float32")
-            evaluation = dataclasses.replace(evaluation, raw=shares)
-        self.say(f"On {'the held-out images' if folds == 1 else f'fold {number}'}: {evaluation.headline}")
-        told = {"best_epoch": run.best, "epochs": run.epochs, "seconds": run.seconds, "history": run.history}
-        told |= {"plan_steps": training.plan_steps, "temperature": by, "held_out": evaluation.to_dict()}
-        told |= {} if baseline is None else {"before_training": baseline.to_dict()}
-        told |= {} if run.flip_test is None else {"flip_test": dataclasses.asdict(run.flip_test)}
-        return Trained(training, evaluation, baseline, {**told, "facts": facts(self, training)})
+        return training
 
     def _page(
         self, evaluation: Evaluation, findings: Iterable[Finding], told: Iterable[str], how: Recipe, **others: Any
@@ -233,21 +187,23 @@ class Request:
         for each in findings:
             for line in filter(None, (each.line, each.remark and f"Warning: {each.remark}")):
                 self.say(line)
-        training, evaluation, baseline, told = self._train(self.output, pair, frozen)
+        training = self._training(pair)
+        told = training.fit_and_measure(self.output, frozen)
         model, run, how = training.model, training.run, training.plan
+        evaluation, baseline = training.evaluation, training.baseline
         probed = None
         if baseline is not None:
             self.notes.append(baseline.verdict(evaluation.accuracy, decides=self._accuracy_decides))
             self.say(self.notes[-1])
-            if self._accuracy_decides and baseline.beats(evaluation.accuracy):
-                names, task = self.data.names, self.data.task
-                probed = baseline.put_into(with_head(self.given, train.image_size, names, task, keep=False)[0])
+            if self._accuracy_decides and baseline.probe is not None and baseline.accuracy >= evaluation.accuracy:
+                probed, _ = with_head(self.given, train.image_size, self.data.names, self.data.task, keep=False)
+                baseline.probe.apply_to(probed)
                 if self.calibrate:
                     calibrate(probed, held_out)
         page = self._page(
             evaluation,
             findings,
-            remarks(run, self.wanted),
+            results.remarks(run, self.wanted),
             how,
             title=f"{model.name}, fine-tuned on {self.title}",
             subtitle=training.images,
@@ -263,7 +219,7 @@ class Request:
             "recipe.json": how.to_dict(),
             "split.json": training.split(),
         }
-        write(self.output, files, model, probed)
+        results.write(self.output, files, model, probed)
         run.remove()
         self.say(f"Wrote {self.output / 'model.keras'} and, next to it, {', '.join(files)}")
         return FinetuneResult(model, evaluation, run.history, run.best, how, self.output)
@@ -275,18 +231,18 @@ class Request:
         frozen = self._frozen(pairs)
         whole = self._begun(pairs)
         findings = () if frozen is None else analyze(frozen, self.data, pairs, seed=self.seed)
-        results: list[dict[str, Any]] = []
+        done: list[dict[str, Any]] = []
         for number, pair in enumerate(pairs):
             place = self.output / f"fold{number}"
             if not (place / "model.keras").exists():
-                self._fold(place, pair, frozen, number, len(pairs), whole)
+                self._fold(self._training(pair, number, len(pairs)), place, frozen, len(pairs), whole)
                 gc.collect()
             shutil.rmtree(place / ".state", ignore_errors=True)  # left where a call was killed right after the model
-            results.append({"fold": number, **json.loads((place / "history.json").read_text(encoding="utf-8"))})
+            done.append({"fold": number, **json.loads((place / "history.json").read_text(encoding="utf-8"))})
             if not whole.epochs:
-                flips = results[0].get("flip_test")
-                whole.begin(results[0]["epochs"], flips and FlipTest(**flips), results[0]["plan_steps"])
-        return self._joined(pairs, results, whole, findings)
+                flips = done[0].get("flip_test")
+                whole.begin(done[0]["epochs"], flips and FlipTest(**flips), done[0]["plan_steps"])
+        return self._joined(pairs, done, whole, findings)
 
     def _begun(self, pairs: Sequence[Pair]) -> RunState:
         """Return the run of all folds: what it depends on, and the number of epochs, which all folds share."""
@@ -301,22 +257,22 @@ class Request:
         }
         whole = RunState(self.output / ".state", settings, self.overwrite)
         if not whole.begun:  # what an earlier run has left is none of this one
-            for left in models_of_folds(self.output):
+            for left in results.models_of_folds(self.output):
                 left.unlink()
             whole.begin(0)
         return whole
 
-    def _fold(self, place: Path, *how: Any) -> None:
+    def _fold(self, training: Training, place: Path, *how: Any) -> None:
         """Train a fold, and write its model, its predictions and its numbers."""
-        training, evaluation, _, told = self._train(place, *how)
+        told = training.fit_and_measure(place, *how)
         with complete(place / "predictions.npz") as part, open(part, "wb") as file:
-            np.savez(file, rows=training.held_out.rows, outputs=evaluation.raw)
+            np.savez(file, rows=training.held_out.rows, outputs=training.evaluation.raw)
         files = {"history.json": told, "recipe.json": training.plan.to_dict(), "split.json": training.split()}
-        write(place, files, training.model)
+        results.write(place, files, training.model)
         training.run.remove()
 
     def _joined(
-        self, pairs: Sequence[Pair], results: list[dict[str, Any]], whole: RunState, findings: tuple[Finding, ...]
+        self, pairs: Sequence[Pair], done: list[dict[str, Any]], whole: RunState, findings: tuple[Finding, ...]
     ) -> FoldsResult:
         """Join the predictions of all folds, and write their results."""
         places = [self.output / f"fold{number}" for number in range(len(pairs))]
@@ -328,6 +284,7 @@ class Request:
         evaluation = self._evaluation(rows, outputs)
         name = self.metric or metrics.DEFAULTS[self.data.task]
         scores = {name: [part.score(name) for part in parts]}
+        spread = results.spread(scores[name])
         if self.probe and self.data.task == "single":
             learned = [np.isin(part.labels, self.data.labels[train.rows]) for part, (train, _) in zip(parts, pairs)]
             known = np.concatenate(learned)  # no model predicts a class that it has not learned
@@ -337,8 +294,8 @@ class Request:
         told = {
             "task": self.data.task,
             "scores": scores,
-            "mean": {name: mean(values) for name, values in scores.items()},
-            "folds": [{**result, "images": len(part.labels)} for result, part in zip(results, parts)],
+            "mean": {name: results.mean(values) for name, values in scores.items()},
+            "folds": [{**result, "images": len(part.labels)} for result, part in zip(done, parts)],
             "out_of_fold": evaluation.to_dict(),
             "images": {each.key: each.told for each in findings},
         }
@@ -346,37 +303,38 @@ class Request:
             (
                 str(result["fold"]),
                 f"{len(part.labels):,}",
-                spread([value]),
+                results.spread([value]),
                 f"{result['best_epoch'] + 1} of {len(result['history']['loss'])}",
                 duration(result["seconds"]),
             )
-            for result, part, value in zip(results, parts, scores[name])
+            for result, part, value in zip(done, parts, scores[name])
         ]
-        if all("before_training" in result for result in results):
-            before = Baseline.joined([result["before_training"] for result in results])
+        if all("before_training" in result for result in done):
+            before = Baseline.joined([result["before_training"] for result in done])
             probes = "linear probes (training.linear_probe)"
             self.notes.append(before.verdict(evaluation.accuracy, probes, decides=self._accuracy_decides))
             told["before_training"] = before.to_dict()
         by = None
         if self.calibrate:
-            by = np.concatenate([np.full((len(p.labels), 1), r["temperature"]) for r, p in zip(results, parts)])
+            by = np.concatenate([np.full((len(p.labels), 1), r["temperature"]) for r, p in zip(done, parts)])
         page = self._page(
             evaluation,
             findings,
-            remarks_on_plan(whole, self.wanted),
+            results.remarks_on_plan(whole, self.wanted),
             how,
-            title=f"{results[0]['facts']['model'].partition(',')[0]}, fine-tuned on {len(pairs)} folds of {self.title}",
+            title=f"{done[0]['facts']['model'].partition(',')[0]}, fine-tuned on {len(pairs)} folds of {self.title}",
             subtitle=f"{len(rows):,} images of {self.data.words}, each predicted by the model that has not seen it",
-            folds=(("Fold", "Images", name, "Best epoch", "Time"), table, f"{name}: {spread(scores[name])}"),
-            histories=[(result["history"], result["best_epoch"]) for result in results],
+            folds=(("Fold", "Images", name, "Best epoch", "Time"), table, f"{name}: {spread}"),
+            histories=[(result["history"], result["best_epoch"]) for result in done],
             pictures=self._mistakes_of_folds(evaluation, folds, places),
-            facts={**results[0]["facts"], "time": duration(sum(result["seconds"] for result in results))},
+            facts={**done[0]["facts"], "time": duration(sum(result["seconds"] for result in done))},
             temperature=by,
         )
         files = {"report.html": page, "report.json": told, "recipe.json": how.to_dict()}
-        write(self.output, {**files, "oof.csv": predictions_csv(self.data, rows, folds, evaluation)}, None)
+        files["oof.csv"] = results.predictions_csv(self.data, rows, folds, evaluation)
+        results.write(self.output, files, None)
         whole.remove()
-        self.say(f"{name}: {spread(scores[name])} over {len(pairs)} folds; out of fold: {evaluation.headline}")
+        self.say(f"{name}: {spread} over {len(pairs)} folds; out of fold: {evaluation.headline}")
         self.say(f"Wrote {self.output / 'report.html'} and, next to it, oof.csv, report.json and fold*/model.keras")
         return FoldsResult(evaluation, scores, tuple(p / "model.keras" for p in places), how, self.output)
 

@@ -28,7 +28,6 @@ from ..recipes import Recipe
 from .run import RunState, counted, duration
 
 if TYPE_CHECKING:
-    from .request import Request
     from .training import Training
 
 __all__ = ["FinetuneResult", "FoldsResult"]
@@ -159,9 +158,10 @@ def remarks_on_plan(run: RunState, wanted: int) -> list[str]:
     return found
 
 
-def facts(request: Request, training: Training) -> dict[str, str]:
+def facts(training: Training) -> dict[str, str]:
     """Return further facts about a training."""
-    backend, model, given = keras.backend.backend(), training.model, request.given
+    backend, model, request = keras.backend.backend(), training.model, training.request
+    given = request.given
     versions = f"{backend} {sys.modules[backend].__version__}, Python {platform.python_version()}"
     read, origin = (getattr(find_vit(given), name, None) for name in ("load_report", "origin"))
     published = find(origin) if origin else None

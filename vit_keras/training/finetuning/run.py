@@ -133,11 +133,12 @@ class RunState:
         overwrite: bool = False,
         best_by: tuple[str, bool] = ("val_accuracy", True),
     ):
-        self.folder, self.best_by = folder, best_by
-        self.begun = False
+        self.folder: Path = folder
+        self.best_by: tuple[str, bool] = best_by
+        self.begun: bool = False
         self.settings: dict[str, Any] = json.loads(json.dumps(settings))
         self.epochs: float = 0  # to train, or a part of one; 0 until that is decided
-        self.seconds = 0.0
+        self.seconds: float = 0.0
         self.history: dict[str, list[float]] = {}
         self.flip_test: FlipTest | None = None
         self.plan_steps: int | None = None  # of the first fold, by which the others choose their augmentation
@@ -263,13 +264,14 @@ class Checkpointer(Stopwatch):
 
     def __init__(self, run: RunState, limit: TimeLimit | None = None):
         super().__init__()
-        self.run, self.limit = run, limit
+        self.run: RunState = run
+        self._limit = limit
         self.planned: float | None = None  # a new number of epochs, for which the training was stopped
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         super().on_train_batch_end(batch, logs)
-        if self.limit is not None and self.planned is None:
-            self.planned = self._other_plan(self.limit)
+        if self._limit is not None and self.planned is None:
+            self.planned = self._other_plan(self._limit)
             self.model.stop_training = self.planned is not None
 
     def _other_plan(self, limit: TimeLimit) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -22,11 +23,14 @@ from ..checks import UNBALANCED
 from ..data.dataset import ImageFolder
 from ..embeddings import ridge_probe
 from ..evaluation import Evaluation, evaluate_decoded
+from ..evaluation.calibration import calibrate, tempered
 from ..evaluation.flips import MOST_IMAGES, FlipTest, flip_test
 from ..evaluation.frozen import FrozenFeatures
 from ..lora import merge_lora
 from ..losses import CrossEntropy, accuracy
 from ..recipes import Recipe
+from .baseline import Baseline
+from .results import facts
 from .run import Checkpointer, RunState, TimeLimit, counted, duration, seconds_per_step
 
 if TYPE_CHECKING:
@@ -51,14 +55,14 @@ class Score(keras.callbacks.Callback):
 
     def __init__(self, training: Training, callbacks: list[keras.callbacks.Callback]):
         super().__init__()
-        self.training = training
-        self.averages = [each for each in callbacks if isinstance(each, keras.callbacks.SwapEMAWeights)]
+        self._training = training
+        self._averages = [each for each in callbacks if isinstance(each, keras.callbacks.SwapEMAWeights)]
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
-        for each in self.averages:  # not on_predict_end, in which Keras does not take the averages out again
+        for each in self._averages:  # not on_predict_end, in which Keras does not take the averages out again
             each.on_test_begin()
-        logs[self.training.request.best_by[0]] = self.training.score()
-        for each in self.averages:
+        logs[self._training.request.best_by[0]] = self._training.score()
+        for each in self._averages:
             each.on_test_end()
 
 
@@ -125,12 +129,17 @@ class Training:
     """
 
     run: RunState
+    evaluation: Evaluation
+    baseline: Baseline | None = None
 
     def __init__(self, request: Request, train: ImageFolder, held_out: ImageFolder):
-        self.request, self.train, self.held_out = request, train, held_out
+        self.request: Request = request
+        self.train: ImageFolder = train
+        self.held_out: ImageFolder = held_out
         data, recipe = request.data, request.recipe
-        self.model, kept = with_head(request.given, train.image_size, data.names, data.task, dtype=recipe.dtype)
-        self.has_new_head = not kept
+        model, kept = with_head(request.given, train.image_size, data.names, data.task, dtype=recipe.dtype)
+        self.model: VisionTransformer = model
+        self.has_new_head: bool = not kept
         self.unit: tuple[np.ndarray, np.ndarray] | None = None
         if data.task in NUMBERS:
             spread = train.labels.std(axis=0, dtype="float64")
@@ -166,10 +175,6 @@ class Training:
             "batch_size": self.train.batch_size,
             **self.request.settings(),
         }
-
-    def evaluate(self) -> Evaluation:
-        """Return the evaluation of the held-out images, in the unit of the labels; after `fit`."""
-        return evaluate_decoded(self.model, self.held_out, self.request.data.root, batch_size=self.train.batch_size)
 
     def score(self) -> float:
         """Return the metric of the held-out images in the middle of the training."""
@@ -248,6 +253,30 @@ class Training:
         self.request.say(f"Plan: {steps} at a rate of up to {how.rate(size):.3g}; images are {augmented}")
 
     # --- the training -------------------------------------------------------------------------------------------------
+
+    def fit_and_measure(
+        self, place: Path, frozen: FrozenFeatures | None, folds: int = 1, whole: RunState | None = None
+    ) -> dict[str, Any]:
+        """Train the model in a folder, measure it and the features before, and return all numbers as plain JSON."""
+        request, by = self.request, None
+        if frozen is not None and request.data.task == "single":
+            self.baseline = Baseline.of(frozen, request.data, self.train, self.held_out)
+        if self.baseline is not None:
+            images = f"{self.baseline.held_out:,} held-out images ({duration(self.baseline.seconds)})"
+            request.say(f"Without training, of {images}: {self.baseline.text}")
+        self.fit(place, frozen, folds, whole)
+        run, data, size = self.run, self.held_out, self.train.batch_size
+        self.evaluation = evaluate_decoded(self.model, data, request.data.root, batch_size=size)
+        if request.calibrate:
+            by = calibrate(self.model, self.evaluation)
+            shares = tempered(self.evaluation.probabilities, by, request.data.task).astype("float32")
+            self.evaluation = dataclasses.replace(self.evaluation, raw=shares)
+        request.say(f"On the held-out images: {self.evaluation.headline}")
+        told = {"best_epoch": run.best, "epochs": run.epochs, "seconds": run.seconds, "history": run.history}
+        told |= {"plan_steps": self.plan_steps, "temperature": by, "held_out": self.evaluation.to_dict()}
+        told |= {} if self.baseline is None else {"before_training": self.baseline.to_dict()}
+        told |= {} if run.flip_test is None else {"flip_test": dataclasses.asdict(run.flip_test)}
+        return {**told, "facts": facts(self)}
 
     def fit(self, place: Path, frozen: FrozenFeatures | None, folds: int = 1, whole: RunState | None = None) -> None:
         """Train the model, or continue, in a folder, and take the weights of the best epoch.
