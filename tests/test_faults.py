@@ -139,7 +139,7 @@ def test_files_are_written_where_there_are_no_locks(tmp_path, monkeypatch):
 
 
 def test_the_state_of_a_finished_run_disappears_at_once(tmp_path, monkeypatch):
-    run = running.Run(tmp_path / ".state", {}, False)
+    run = running.RunState(tmp_path / ".state", {}, False)
     run.begin(1)
 
     def killed(folder, **options):
@@ -178,12 +178,12 @@ def test_features_on_a_full_disk(name, tmp_path, full_disk):
 def test_a_training_on_a_full_disk_keeps_the_epoch_before(tmp_path, full_disk):
     model = tiny()
     model.compile("adam", "mse")
-    run = running.Run(tmp_path / ".state", {}, False)
+    run = running.RunState(tmp_path / ".state", {}, False)
     run.begin(2)
     run.record({"loss": 1.0, "val_accuracy": 0.5, "val_loss": 1.0}, model)
     with pytest.raises(OSError, match=r"epoch-0002\.npz: File too large"), full_disk():
         run.record({"loss": 0.9, "val_accuracy": 0.6, "val_loss": 0.9}, model)
-    again = running.Run(tmp_path / ".state", {}, False)
+    again = running.RunState(tmp_path / ".state", {}, False)
     assert again.done == 1 and sorted(path.name for path in again.folder.iterdir()) == ["epoch-0001.npz", "state.json"]
     again.restore(model, 0)
 

@@ -108,7 +108,7 @@ def draw_masked(model, picture):
     corrupted = patches.copy()
     corrupted[fate < 0.45] = others.reshape(patches.shape)[fate < 0.45]
     corrupted[fate < 0.4] = GRAY
-    classes = training.MaskedPatchPrediction(model, seed=0).classes_of(model.preprocess(picture))
+    classes = training.MaskedPatchPrediction(model, seed=0).patch_classes(model.preprocess(picture))
     classes = keras.ops.convert_to_numpy(classes).reshape(grid)
     colors = (np.stack([classes // 64, classes // 8 % 8, classes % 8], axis=-1) + 0.5) / 8
     targets = np.ones_like(patches)

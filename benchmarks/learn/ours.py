@@ -14,8 +14,8 @@ from vit_keras import anatomy, training
 from vit_keras.backend import products
 from vit_keras.training.evaluation.flips import MOST_IMAGES
 from vit_keras.training.evaluation.frozen import SHARE
-from vit_keras.training.finetuning.job import SCALE_OF_NUMBERS, SHARE_OF_FLIPS
 from vit_keras.training.finetuning.run import images_within
+from vit_keras.training.finetuning.training import SCALE_OF_NUMBERS, SHARE_OF_FLIPS
 
 from . import common
 from .common import BATCH, Data, Processor
@@ -61,7 +61,7 @@ class Stream(keras.utils.PyDataset):
         pixels = self.data.pixels[chosen]
         if self.augmentation is not None:
             rng, size = np.random.default_rng([self.seed, index]), pixels.shape[1:3]
-            pixels = np.stack([self.augmentation.picture(each, size, rng) for each in pixels])
+            pixels = np.stack([self.augmentation.augment_image(each, size, rng) for each in pixels])
         return common.prepared(pixels), self.data.labels[chosen]
 
 

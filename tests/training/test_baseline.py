@@ -8,11 +8,13 @@ import pytest
 from PIL import Image
 
 from vit_keras import training, vit
+from vit_keras.training.data.folder import Labeled
 from vit_keras.training.evaluation import evaluate
 from vit_keras.training.evaluation.calibration import temperature
-from vit_keras.training.evaluation.frozen import Frozen
-from vit_keras.training.finetuning import finetune, job
+from vit_keras.training.evaluation.frozen import FrozenFeatures
+from vit_keras.training.finetuning import finetune
 from vit_keras.training.finetuning import run as running
+from vit_keras.training.finetuning import training as tuning
 from vit_keras.training.finetuning.baseline import Baseline, _centroids
 from vit_keras.training.recipes import recipe
 
@@ -107,11 +109,12 @@ def test_folds_are_counted_together(photos, tmp_path):
 def test_a_short_time_is_enough_for_some_images(photos):
     train, held_out = training.image_folder(photos, model=tiny(), validation_split=0.5, batch_size=4, progress=False)
     for seconds, images in ((1e-6, 4), (1e6, 36)):
-        frozen = Frozen.of(tiny(), train, held_out, seconds=seconds, seed=1)
+        frozen = FrozenFeatures.of(tiny(), train, held_out, seconds=seconds, seed=1)
         assert len(frozen.rows) == len(frozen.features) == images
         labels = np.empty(36, int)
         labels[train.rows], labels[held_out.rows] = train.labels, held_out.labels
-        found = Baseline.of(frozen, labels, train.rows, held_out.rows, classes=3)
+        data = Labeled("single", train.class_names, [], labels, [], photos)
+        found = Baseline.of(frozen, data, train, held_out)
         assert found is None or found.learned + found.held_out == images
     assert (found.learned, found.held_out) == (18, 18)
 
@@ -140,13 +143,6 @@ def test_where_the_accuracy_does_not_count_no_model_is_advised(photos, tmp_path,
     page = (tmp_path / "run" / "report.html").read_text("utf-8")
     assert "Without fine-tuning, a linear" in page and "ship" not in page
     assert not (tmp_path / "run" / "probe.keras").exists()
-
-
-def test_no_classifier_is_that_of_several_folds():
-    fold = Baseline({"class means": 90}, 100, 400, 3.0, "class means")
-    joined = Baseline.joined([fold.to_dict(), fold.to_dict()])
-    with pytest.raises(ValueError, match="Each fold"):
-        joined.put_into(keras.Sequential())
 
 
 # --- the start of the head ----------------------------------------------------------------------------------------
@@ -232,9 +228,9 @@ def test_a_run_that_was_stopped_in_its_first_epoch_has_the_same_start(ridge, pho
 
     for seed in (1, 0):  # the second run overwrites the first
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(running.Keep, "on_train_batch_end", stop)
+            patch.setattr(running.Checkpointer, "on_train_batch_end", stop)
             finetune(tiny(), photos, output=tmp_path / "run", seed=seed, overwrite=True, **RIDGE)
-    monkeypatch.setattr(job, "ridge_probe", None)
+    monkeypatch.setattr(tuning, "ridge_probe", None)
     found = heads_of(finetune(tiny(), photos, output=tmp_path / "run", **RIDGE))
     monkeypatch.undo()
     other = heads_of(finetune(tiny(), photos, output=tmp_path / "other", seed=1, **RIDGE))

@@ -138,7 +138,7 @@ def test_threads_end_with_an_iterator_which_leaves_nothing_to_the_exit_of_python
     data = iter(image_folder(folder, SIZE, batch_size=2, workers=1))
     next(data)
     ahead = data.gi_frame.f_locals["ahead"]
-    pool, stop = ahead.pool, ahead.stop
+    pool, stop = ahead._pool, ahead._stop
     assert stop.atexit and not pool._shutdown
     monkeypatch.setattr(ReadAhead, "close", None)  # at the exit, what it calls may be gone
     del ahead

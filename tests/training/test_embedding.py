@@ -273,7 +273,7 @@ def test_parquet(model, folder, tmp_path, monkeypatch):
 
 def test_parquet_without_pyarrow(model, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
-    with pytest.raises(ImportError, match="pip install pyarrow"):
+    with pytest.raises(ImportError, match="vit-keras.parquet"):
         embed(model, pictures(), output="features.parquet", progress=False)
 
 

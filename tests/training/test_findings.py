@@ -11,7 +11,7 @@ from PIL import Image
 from vit_keras import training, vit
 from vit_keras.training.data.folder import Labeled
 from vit_keras.training.evaluation import findings
-from vit_keras.training.evaluation.frozen import Frozen
+from vit_keras.training.evaluation.frozen import FrozenFeatures
 from vit_keras.training.recipes import recipe
 
 pytest.importorskip("cleanlab")
@@ -38,7 +38,7 @@ def learned(features, labels, parts, names="abcdefghij"):
     data = Labeled(
         task="single", names=tuple(names), paths=[], labels=labels, ids=[*map(str, range(len(labels)))], root=Path()
     )
-    found = findings._learned(Frozen(np.arange(len(labels)), features.astype("float32")), data, [parts], 0)
+    found = findings._learned(FrozenFeatures(np.arange(len(labels)), features.astype("float32")), data, [parts], 0)
     return {each.key: each for each in found}
 
 

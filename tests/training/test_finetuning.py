@@ -26,8 +26,9 @@ from vit_keras.training.data.augment import Augmentation
 from vit_keras.training.data.dataset import ImageFolder
 from vit_keras.training.data.folder import split
 from vit_keras.training.evaluation import evaluate, pictures_of_mistakes
-from vit_keras.training.finetuning import finetune, job
+from vit_keras.training.finetuning import finetune
 from vit_keras.training.finetuning import run as running
+from vit_keras.training.finetuning import training as tuning
 from vit_keras.training.recipes import recipe
 
 pytestmark = pytest.mark.filterwarnings("ignore:1 damaged image is left out")  # test_a_damaged_picture_… tests it
@@ -180,7 +181,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_result(finished, photos, tmp
     An epoch is 4 steps. By the first, of 30 seconds, there is time for one epoch; then steps are fast.
     """
     result, _ = finished
-    keep = running.Keep.on_train_batch_end
+    keep = running.Checkpointer.on_train_batch_end
 
     def stop(self, batch, logs=None):
         if self.run.done == 1 and batch == 1:
@@ -188,7 +189,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_result(finished, photos, tmp
         keep(self, batch, logs)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(running.Keep, "on_train_batch_end", stop)
+        patch.setattr(running.Checkpointer, "on_train_batch_end", stop)
         Clock(patch, 30, 9, 0.5)
         finetune(tiny(), photos, output=tmp_path / "run", minutes=7, **SETTINGS)
     said = capsys.readouterr().out
@@ -244,7 +245,7 @@ def test_every_kind_of_recipe_goes_on_and_is_saved(photos, tmp_path, monkeypatch
     assert whole.model.get_layer("embedding").dtype_policy.name == (how.dtype or "float32")
     assert whole.evaluation.accuracy == pytest.approx(whole.history["val_accuracy"][whole.best_epoch], abs=1e-6)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(running.Keep, "on_train_batch_begin", stop_in_the_second)
+        patch.setattr(running.Checkpointer, "on_train_batch_begin", stop_in_the_second)
         finetune(photos, model=model, output=tmp_path / "run", **options)
     again = finetune(photos, model=model, output=tmp_path / "run", **options)
     np.testing.assert_allclose(again.history["val_loss"], whole.history["val_loss"], rtol=1e-5)
@@ -265,7 +266,7 @@ def compiled():
 
 def test_a_kill_while_the_state_is_written_leaves_the_one_before(tmp_path, monkeypatch):
     model = compiled()
-    run = running.Run(tmp_path / ".state", {"seed": 0}, False)
+    run = running.RunState(tmp_path / ".state", {"seed": 0}, False)
     run.begin(5)
     run.record({"loss": 1.0, "val_accuracy": 0.5, "val_loss": 1.0}, model)
     kept = [value.copy() for value in model.get_weights()]
@@ -277,7 +278,7 @@ def test_a_kill_while_the_state_is_written_leaves_the_one_before(tmp_path, monke
     monkeypatch.setattr(run, "_save", fail)
     with pytest.raises(OSError, match="No space"):
         run.record({"loss": 0.9, "val_accuracy": 0.6, "val_loss": 0.9}, model)
-    again = running.Run(tmp_path / ".state", {"seed": 0}, False)
+    again = running.RunState(tmp_path / ".state", {"seed": 0}, False)
     assert again.done == 1 and again.epochs == 5
     again.restore(model, again.done - 1)
     for value, expected in zip(model.get_weights(), kept):
@@ -285,7 +286,7 @@ def test_a_kill_while_the_state_is_written_leaves_the_one_before(tmp_path, monke
 
 
 def test_only_the_last_and_the_best_epoch_are_kept(tmp_path):
-    model, run = compiled(), running.Run(tmp_path / ".state", {}, False)
+    model, run = compiled(), running.RunState(tmp_path / ".state", {}, False)
     run.begin(6)
     for accuracy, loss in ((0.5, 1.0), (0.8, 0.6), (0.8, 0.5), (0.7, 0.4), (0.6, 0.3)):
         run.record({"loss": loss, "val_accuracy": accuracy, "val_loss": loss}, model)
@@ -305,17 +306,15 @@ def test_only_the_last_and_the_best_epoch_are_kept(tmp_path):
     ],
 )
 def test_training_ends_when_a_third_of_it_brought_nothing(tmp_path, epochs, accuracies, ended):
-    run = running.Run(tmp_path, {}, False)
+    run = running.RunState(tmp_path, {}, False)
     count = len(accuracies)
-    run._state |= {
-        "epochs": epochs,
-        "history": {"loss": [1.0] * count, "val_loss": [1.0] * count, "val_accuracy": accuracies},
-    }
+    run.epochs, ones = epochs, [1.0] * count
+    run.history = {"loss": ones, "val_loss": ones, "val_accuracy": accuracies}
     assert run.ended == ended
 
 
 def test_a_loss_that_is_no_number_ends_the_training(tmp_path):
-    keep = running.Keep(running.Run(tmp_path, {}, False))
+    keep = running.Checkpointer(running.RunState(tmp_path, {}, False))
     with pytest.raises(ValueError, match="finite.* epoch 3.*learning rate"):
         keep.on_epoch_end(2, {"loss": math.nan})
     with pytest.raises(ValueError, match="val_r2 in epoch 3"):
@@ -364,14 +363,12 @@ def test_a_finished_run_is_not_overwritten(finished, photos):
 
 
 def test_another_run_in_the_same_folder(tmp_path):
-    running.Run(tmp_path, {"seed": 0, "epochs": 3, "recipe": {"unfreeze_at": (1, 2)}}, False).begin(3)
-    assert running.Run(tmp_path, {"seed": 0, "epochs": 3, "recipe": {"unfreeze_at": (1, 2)}}, False).epochs == 3
+    running.RunState(tmp_path, {"seed": 0, "epochs": 3, "recipe": {"unfreeze_at": (1, 2)}}, False).begin(3)
+    assert running.RunState(tmp_path, {"seed": 0, "epochs": 3, "recipe": {"unfreeze_at": (1, 2)}}, False).epochs == 3
     with pytest.raises(ValueError, match="another seed, epochs.*--overwrite"):
-        running.Run(tmp_path, {"seed": 1, "epochs": 4, "recipe": {"unfreeze_at": (1, 2)}}, False)
-    again = running.Run(tmp_path, {"seed": 1}, overwrite=True)
-    assert again.decided is None
-    with pytest.raises(RuntimeError, match="Call begin first"):
-        _ = again.epochs
+        running.RunState(tmp_path, {"seed": 1, "epochs": 4, "recipe": {"unfreeze_at": (1, 2)}}, False)
+    again = running.RunState(tmp_path, {"seed": 1}, overwrite=True)
+    assert not again.begun and not again.epochs
 
 
 @pytest.mark.parametrize("size", ["auto", "native", None])
@@ -452,7 +449,7 @@ def test_epochs_fit_into_the_time(monkeypatch, seconds, epochs, said):
     monkeypatch.setattr(running, "time", types.SimpleNamespace(monotonic=lambda: 1000.0))
     limit = running.TimeLimit(end=1000 + seconds, wanted=10, steps=100, validation_steps=20)
     assert limit.epochs(0.5) == epochs
-    assert said in job.planned(limit, 0.5)
+    assert said in tuning.planned(limit, 0.5)
 
 
 @pytest.mark.slow
@@ -490,9 +487,9 @@ def test_a_short_training_does_not_augment_and_says_so(photos, tmp_path, monkeyp
 def test_the_head_is_new_unless_it_is_of_these_classes():
     model = tiny(classes=3)
     model.get_layer("head").kernel.assign(np.ones((16, 3)))
-    assert not np.any(job.with_head(model, (32, 32), ("a", "b", "c"))[0].get_layer("head").kernel)
+    assert not np.any(tuning.with_head(model, (32, 32), ("a", "b", "c"))[0].get_layer("head").kernel)
     model.labels = ("a", "b", "c")
-    kept, _ = job.with_head(model, (16, 16), ("a", "b", "c"))
+    kept, _ = tuning.with_head(model, (16, 16), ("a", "b", "c"))
     np.testing.assert_array_equal(kept.get_layer("head").kernel, np.ones((16, 3)))
-    assert not np.any(job.with_head(model, (16, 16), ("a", "b", "d"))[0].get_layer("head").kernel)
+    assert not np.any(tuning.with_head(model, (16, 16), ("a", "b", "d"))[0].get_layer("head").kernel)
     assert kept.labels == ("a", "b", "c") and kept.input_shape == (None, 16, 16, 3)

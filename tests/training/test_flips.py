@@ -10,7 +10,8 @@ from PIL import Image
 
 from vit_keras import training, vit
 from vit_keras.training.evaluation import flips
-from vit_keras.training.finetuning import call, finetune, job
+from vit_keras.training.finetuning import finetune, request
+from vit_keras.training.finetuning import training as tuning
 from vit_keras.training.recipes import recipe
 
 STEPS = 8  # of the one epoch that the tests train
@@ -221,11 +222,11 @@ def test_flips_are_not_tested_where_that_is_not_wanted(case, hands, tmp_path, mo
     class Stopped(Exception):
         pass
 
-    def stop(self, run):
+    def stop(self):
         raise Stopped
 
-    monkeypatch.setattr(job, "flip_test", None)
-    monkeypatch.setattr(job.Job, "say_plan", stop)
+    monkeypatch.setattr(tuning, "flip_test", None)
+    monkeypatch.setattr(tuning.Training, "say_plan", stop)
     with pytest.raises(Stopped):
         tune(hands, tmp_path / "run", **NOT_TESTED[case])
     assert told(tmp_path / "run" / ".state", "state.json").get("flip_test") is None
@@ -233,12 +234,12 @@ def test_flips_are_not_tested_where_that_is_not_wanted(case, hands, tmp_path, mo
 
 def test_the_time_limit_is_that_of_the_call(hands, tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr(job, "flip_test", lambda *given, classes, seconds: asked.append(seconds))
-    monkeypatch.setattr(job.Job, "say_plan", lambda self, run: 1 / 0)
+    monkeypatch.setattr(tuning, "flip_test", lambda *given, classes, seconds: asked.append(seconds))
+    monkeypatch.setattr(tuning.Training, "say_plan", lambda self: 1 / 0)
     for number, minutes in enumerate((2, 0)):
         with pytest.raises(ZeroDivisionError):
             tune(hands, tmp_path / str(number), minutes=minutes, epochs=None)
-    assert asked == [2 * 60 * job.SHARE_OF_FLIPS, None]
+    assert asked == [2 * 60 * tuning.SHARE_OF_FLIPS, None]
 
 
 def test_a_model_that_leaves_out_patches_is_tested_with_all(hands, tmp_path):
@@ -248,9 +249,9 @@ def test_a_model_that_leaves_out_patches_is_tested_with_all(hands, tmp_path):
 
 def test_a_run_that_goes_on_has_its_test_on_disk(hands, tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(call, "write", _interrupt)
+        patch.setattr(request, "write", _interrupt)
         tune(hands, tmp_path / "run")
-    monkeypatch.setattr(job, "flip_test", None)
+    monkeypatch.setattr(tuning, "flip_test", None)
     result = tune(hands, tmp_path / "run")
     assert not result.recipe.augmentation.flip
     assert "should not be mirrored" in (tmp_path / "run" / "report.html").read_text("utf-8")
@@ -268,7 +269,7 @@ def test_folds_share_the_test_of_the_first(hands, tmp_path, monkeypatch):
         tests.append(flips.flip_test(*args, **kwargs))
         return tests[-1]
 
-    monkeypatch.setattr(job, "flip_test", count)
+    monkeypatch.setattr(tuning, "flip_test", count)
     tune(hands, tmp_path / "run", folds=2, batch_size=4)
     assert len(tests) == 1
     for fold in ("fold0", "fold1"):
@@ -278,13 +279,13 @@ def test_folds_share_the_test_of_the_first(hands, tmp_path, monkeypatch):
 
 
 def test_a_time_limit_keeps_the_test_when_the_plan_changes(tmp_path):
-    from vit_keras.training.finetuning.run import Run
+    from vit_keras.training.finetuning.run import RunState
 
-    run = Run(tmp_path / ".state", {}, False)
+    run = RunState(tmp_path / ".state", {}, False)
     run.begin(10, flips.FlipTest(24, 24, 4.29))
     run.begin(3)
     assert (run.epochs, run.flip_test) == (3, flips.FlipTest(24, 24, 4.29))
-    assert Run(tmp_path / ".state", {}, False).flip_test == flips.FlipTest(24, 24, 4.29)
+    assert RunState(tmp_path / ".state", {}, False).flip_test == flips.FlipTest(24, 24, 4.29)
 
 
 NUMBER, LEVEL = [3.5 + 2 * (n % 2) + 0.1 * (n % 3) for n in range(80)], [n % 2 + n % 4 // 2 for n in range(80)]

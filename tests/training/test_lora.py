@@ -10,7 +10,7 @@ from support import uncompiled
 from vit_keras import checkpoints, layers, vit
 from vit_keras.anatomy import dense_layers, quantization
 from vit_keras.backend.keras_internals import full_kernel
-from vit_keras.training.lora import RestartLora, add_lora, merge_lora
+from vit_keras.training.lora import add_lora, merge_lora
 from vit_keras.training.recipes import recipe
 
 RNG = np.random.default_rng(0)
@@ -147,26 +147,6 @@ def test_a_file_of_merged_kernels_loads_into_a_model_with_adapters(tmp_path):
     checkpoints.load_weights(model, tmp_path / "weights.safetensors")
     np.testing.assert_allclose(outputs(model), before, rtol=1e-5, atol=1e-5)  # float32: the kernel is added up earlier
     assert [bool(np.any(keras.ops.convert_to_numpy(weight))) for weight in adapters(model)] == [True, False] * 2
-
-
-@pytest.mark.usefixtures("once")
-def test_restored_adapters_learn_again(tmp_path):
-    model, restored = tiny(), tiny()
-    for one in (model, restored):
-        add_lora(one, rank=2)
-    perturb(model)
-    merge_lora(model)  # so did earlier versions save them
-    model.save_weights(tmp_path / "backup.weights.h5")
-    restored.load_weights(tmp_path / "backup.weights.h5")
-    assert not any(np.any(keras.ops.convert_to_numpy(weight)) for weight in adapters(restored))
-    restart = RestartLora()
-    restart.set_model(restored)
-    restart.on_epoch_begin(1)
-    np.testing.assert_allclose(outputs(restored), outputs(model), atol=1e-5)
-    known = recipe("lora", learning_rate=0.1)
-    restored.compile(known.make_optimizer(steps=2), "mse", run_eagerly=EAGER)
-    restored.fit(IMAGES, np.eye(3)[[0, 1, 2, 0]], epochs=2, verbose=0)
-    assert all(np.any(keras.ops.convert_to_numpy(weight)) for weight in adapters(restored))
 
 
 def test_the_recipe_leaves_the_backbone_as_it_was():

@@ -162,7 +162,7 @@ def test_half_of_the_patches_are_corrupted():
     pretraining = MaskedPatchPrediction(tiny(image_size=(64, 64)), seed=0)
     outputs = pretraining(pictures(16, (64, 64)))
     masked = numpy(outputs["masked"])
-    assert masked.shape == (16, 256) and outputs["colours"].shape == (16, 256, 512)
+    assert masked.shape == (16, 256) and outputs["colors"].shape == (16, 256, 512)
     assert abs(masked.mean() - 0.5) < 4 * 0.5 / 64  # four standard deviations of 4096 coins
     assert not np.array_equal(masked, numpy(pretraining(pictures(16, (64, 64)))["masked"]))
 
@@ -173,7 +173,7 @@ def test_the_mean_colour_of_a_patch_is_one_of_512():
     model.preprocessing = Preprocessing(mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
     raw = np.random.default_rng(3).integers(0, 256, (2, 8, 16, 3))
     raw[0, :4, :4], raw[0, :4, 4:8] = 255, 0
-    classes = MaskedPatchPrediction(model).classes_of(ops.convert_to_tensor(model.preprocess(raw.astype("uint8"))))
+    classes = MaskedPatchPrediction(model).patch_classes(ops.convert_to_tensor(model.preprocess(raw.astype("uint8"))))
     for n, down, across in np.ndindex(2, 2, 4):
         patch = raw[n, 4 * down : 4 * down + 4, 4 * across : 4 * across + 4]
         red, green, blue = (min(int(patch[..., c].mean() / 255 * 8), 7) for c in range(3))
@@ -239,7 +239,7 @@ WHOLE_GRID = {
         pytest.param(kind, o, id=f"{known} {name}", marks=() if name in ("tokens", "relative") else pytest.mark.slow)
         for known, kind, encoders in (
             ("autoencoder", MaskedAutoencoder, ANY),
-            ("colours", MaskedPatchPrediction, ANY | WHOLE_GRID),
+            ("colors", MaskedPatchPrediction, ANY | WHOLE_GRID),
         )
         for name, o in encoders.items()
     ],

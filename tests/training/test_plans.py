@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 
 from vit_keras import vit
-from vit_keras.training.evaluation.frozen import Frozen
-from vit_keras.training.finetuning import call as calling
+from vit_keras.training.evaluation.frozen import FrozenFeatures
 from vit_keras.training.finetuning import finetune
+from vit_keras.training.finetuning import request as requesting
 from vit_keras.training.finetuning import run as running
 from vit_keras.training.recipes import recipe
 
@@ -54,11 +54,11 @@ def test_a_short_time_halves_the_batch(folder, tmp_path, monkeypatch):
     """Where a forward pass takes a second, ten minutes are 210 images."""
     how = {**HOW, "recipe": recipe("finetune", halve_batch_below=250, epochs=20), "minutes": 10}
     seen = []
-    job = calling.Call.job
-    monkeypatch.setattr(calling.Call, "job", lambda self, train, rest: seen.append(train) or job(self, train, rest))
+    training = requesting.Training
+    monkeypatch.setattr(requesting, "Training", lambda *given: seen.append(given[1]) or training(*given))
     finetune(tiny(), folder, output=tmp_path / "fast", **how)
-    slow = Frozen.of
-    monkeypatch.setattr(Frozen, "of", lambda *args, **given: take_a_second(slow(*args, **given)))
+    slow = FrozenFeatures.of
+    monkeypatch.setattr(FrozenFeatures, "of", lambda *args, **given: take_a_second(slow(*args, **given)))
     finetune(tiny(), folder, output=tmp_path / "slow", **how)
     finetune(tiny(), folder, output=tmp_path / "asked", **how, batch_size=32)
     assert [train.batch_size for train in seen] == [32, 16, 32]
@@ -74,7 +74,7 @@ def test_a_clock_that_stands_still_divides_nothing_by_zero(monkeypatch):
 
 
 def take_a_second(frozen):
-    return Frozen(frozen.rows, frozen.features, float(len(frozen.rows)))
+    return FrozenFeatures(frozen.rows, frozen.features, float(len(frozen.rows)))
 
 
 @pytest.mark.filterwarnings("ignore:batch_size=32, but")
@@ -87,9 +87,9 @@ def test_a_run_that_goes_on_keeps_its_batch(folder, tmp_path, monkeypatch, folds
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        slow = Frozen.of
-        patch.setattr(Frozen, "of", lambda *args, **given: take_a_second(slow(*args, **given)))
-        patch.setattr(running.Keep, "on_epoch_end", stop)
+        slow = FrozenFeatures.of
+        patch.setattr(FrozenFeatures, "of", lambda *args, **given: take_a_second(slow(*args, **given)))
+        patch.setattr(running.Checkpointer, "on_epoch_end", stop)
         finetune(tiny(), folder, output=tmp_path / "run", **how)
     state = json.loads((tmp_path / "run" / ".state" / "state.json").read_text(encoding="utf-8"))
     assert state["settings"]["batch_size"] == 16

@@ -59,15 +59,6 @@ def test_a_recipe_is_plain_json_and_comes_back(name):
     assert again.name == name and again.source
 
 
-def test_the_earlier_name_of_unfreeze_at_warns_and_works():
-    known = RECIPES["gradual"]
-    earlier = known.to_dict()
-    earlier["thaw"] = earlier.pop("unfreeze_at")
-    for make in (lambda: Recipe(**earlier), lambda: recipe("gradual", thaw=known.unfreeze_at)):
-        with pytest.warns(DeprecationWarning, match=r"\(thaw=…\) is now unfreeze_at="):
-            assert make() == known
-
-
 def test_a_recipe_is_found_by_name_and_changed():
     assert recipe("vit") is not None and recipe("vit").optimizer == "sgd"
     changed = recipe("finetune", epochs=3)

@@ -187,7 +187,7 @@ def test_a_picture_that_only_the_last_model_cannot_resize_counts_for_none(folder
 
 
 def test_nothing_is_computed_or_written_where_the_columns_do_not_fit(folder, monkeypatch):
-    monkeypatch.setattr("vit_keras.training.evaluation.submission.decoded_pictures", lambda *_: pytest.fail("decoded"))
+    monkeypatch.setattr("vit_keras.training.evaluation.submission.decode_images", lambda *_: pytest.fail("decoded"))
     sample = {"id": NAMES, "class 0": [0.5] * 5, "other": [0.5] * 5}
     with pytest.raises(ValueError, match="'other'; .*'class 1', 'class 2'"):
         predict(make(), folder, sample=sample, output=folder / "submission.csv")

@@ -223,7 +223,7 @@ def test_mixing_mixes_losses_with_their_weights(photos, label):
     # The same random numbers mix a unit matrix: it says how much of each picture is in each blend.
     rng = np.random.default_rng([0, 0, 2, 0])
     pixels = np.zeros((9, SIZE, SIZE, 3), "float32")
-    share = mixed.batch(pixels, np.eye(9, dtype="float32"), rng)[1]
+    share = mixed.augment_batch(pixels, np.eye(9, dtype="float32"), rng)[1]
     np.testing.assert_allclose(alone, share @ plain[1], atol=1e-6)
     np.testing.assert_allclose(weights, share @ plain[2], atol=1e-6)
     np.testing.assert_allclose(labels * weights[:, None], share @ (plain[1] * plain[2][:, None]), atol=1e-5)

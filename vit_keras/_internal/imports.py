@@ -97,6 +97,14 @@ class _AfterKeras:
         return exec_module
 
 
+def extra(module: str, need: str, name: str) -> Any:
+    """Return a module that an extra of this package installs; an error says who needs it, and names the extra."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise ImportError(f'{need}: pip install "vit-keras[{name}]"') from None
+
+
 def register() -> None:
     """Import every module with a class that Keras can write into a file."""
     for name in SAVED:

@@ -19,23 +19,19 @@ __all__ = ["Horizon", "Reseed", "check_before_training"]
 class Horizon(keras.callbacks.Callback):
     """A callback that tells the schedule the number of steps of `fit`, and logs the learning rate after each epoch.
 
-    A second `fit` starts the schedule again. One that continues, with `initial_epoch` or `BackupAndRestore`, continues
-    in it.
-
-    Raises:
-        ValueError: The number of batches in an epoch is unknown.
+    A second `fit` starts the schedule again. With `initial_epoch` or `BackupAndRestore` it continues in it.
     """
 
     def set_model(self, model: Any) -> None:
         super().set_model(model)
-        optimizer = self._optimizer()
+        optimizer = _layerwise(self.model)
         if optimizer is not None:
             optimizer.awaits_horizon = True
             check_before_training(self.model)  # a model from a file has lost it
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._begun = False
-        optimizer = self._optimizer()
+        optimizer = _layerwise(self.model)
         if optimizer is not None and self.params["steps"] is None and optimizer.needs_horizon:
             optimizer.awaits_horizon = False
             raise ValueError(
@@ -45,30 +41,21 @@ class Horizon(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         # Not earlier: only here the number of the first epoch is known, and no step has run yet.
-        optimizer, steps = self._optimizer(), self.params["steps"]
+        optimizer, steps = _layerwise(self.model), self.params["steps"]
         if optimizer is not None and steps is not None and not self._begun:
             optimizer.begin(self.params["epochs"] * steps, done=epoch * steps)
         self._begun = True
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        optimizer = self._optimizer()
+        optimizer = _layerwise(self.model)
         if logs is not None and optimizer is not None:
             logs["learning_rate"] = float(ops.convert_to_numpy(optimizer.learning_rate))
 
-    def _optimizer(self) -> Layerwise | None:
-        return _layerwise(self.model)
-
 
 def check_before_training(model: keras.Model) -> None:
-    """Make `fit` and `train_on_batch` raise a `ValueError` where a step of the optimizer would fail.
-
-    The schedule may not know its number of steps, or other variables than before may be trained. The optimizer itself
-    can raise only inside the compiled step. On JAX that is too late: Keras has moved the values out of the model's
-    variables by then, and loses them. `make_train_function` is the last that `fit` calls before callbacks and steps.
-
-    Args:
-        model: A compiled model. It is changed.
-    """
+    """Make `fit` and `train_on_batch` of a compiled model raise a `ValueError` where a step would fail."""
+    # The optimizer itself can raise only inside the compiled step. On JAX that is too late: Keras has moved the values
+    # out of the model's variables by then, and loses them. `make_train_function` is the last that `fit` calls before.
     make = type(model).make_train_function
 
     @functools.wraps(make)
@@ -94,11 +81,9 @@ def _layerwise(model: keras.Model) -> Layerwise | None:
 
 
 class Reseed(keras.callbacks.Callback):
-    """A callback that derives an epoch's random numbers from the steps before it: a resumed run repeats them.
+    """A callback that derives an epoch's random numbers from the steps before it, which Keras does not save.
 
-    Keras does not save the state of random numbers. The model must start with the same seeds
-    (`keras.utils.set_random_seed`). On PyTorch, Keras' plain dropout draws from PyTorch's global generator, so this
-    generator gets a seed too if the model has random layers.
+    So a resumed run repeats them, if the model starts with the same seeds (`keras.utils.set_random_seed`).
     """
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -108,7 +93,7 @@ class Reseed(keras.callbacks.Callback):
         for variable in states:
             seed, _ = ops.convert_to_numpy(variable)
             variable.assign(np.array([seed, steps * _DRAWS_PER_STEP % 2**32], "uint32"))
-        if states and keras.backend.backend() == "torch":
+        if states and keras.backend.backend() == "torch":  # whose global generator Keras' plain dropout draws from
             seeds = [int(ops.convert_to_numpy(variable)[0]) % 2**32 for variable in states]  # which Keras keeps signed
             mixed = np.random.SeedSequence([*seeds, steps]).generate_state(1, "uint64")[0]
             sys.modules["torch"].manual_seed(int(mixed))

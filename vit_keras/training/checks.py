@@ -9,12 +9,12 @@ import numpy as np
 
 from .._internal.validate import as_array, see
 from .._internal.warn import warn_caller
-from ..anatomy import dense_layers, find_vit, input_range, last_activation, outputs_of, preprocessing_of
+from ..anatomy import dense_layers, find_vit, input_range, preprocessing_of
 from ..anatomy import task as task_of
 from ..anatomy.inputs import check_batch
 from ..preprocess.pixels import is_plausible_range
 
-__all__ = ["check", "check_range", "class_weights", "last_activation", "outputs_of"]
+__all__ = ["check", "class_weights"]
 
 
 def check(model: keras.Model, data: Any, *, loss: Any = None) -> None:
@@ -74,13 +74,7 @@ def check(model: keras.Model, data: Any, *, loss: Any = None) -> None:
 
 
 def first_batch(data: Any) -> tuple[Any, Any]:
-    """Return the inputs and the labels of a dataset's first batch, or of the first images of arrays.
-
-    Labels that are not there are `None`.
-
-    Raises:
-        ValueError: `data` has no batch, or is a list.
-    """
+    """Return the inputs and the labels, if any, of a dataset's first batch, or of the first images of arrays."""
     if isinstance(data, list) and data:
         raise ValueError(
             f"The data is a list of {len(data)}, which fit would take for the inputs of the model. Pass a tuple of "
@@ -117,19 +111,7 @@ def ensure_built(model: keras.Model, inputs: Any = None) -> None:
 
 
 def check_range(model: keras.Model, inputs: Any) -> None:
-    """Warn if the pixels that reach the ViT in a model are not in the range that it was trained with.
-
-    Args:
-        model: A model. One without a ViT of this package is not checked.
-        inputs: The model's inputs: a batch of images, or several inputs by name or in a list.
-
-    Raises:
-        ValueError: Pixels are not finite numbers.
-
-    Warns:
-        UserWarning: They are in another range. Layers before the ViT, and layers of the ViT itself that normalize,
-            count.
-    """
+    """Warn if the pixels that reach the ViT in a model, after the layers before it, are in an unusual range for it."""
     try:
         vit = find_vit(model)
     except ValueError:

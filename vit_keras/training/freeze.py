@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import keras
 
 from .._internal.validate import one_of, positive_integer
-from ..anatomy import HEAD, blocks, find_vit, head_layers, learner, leaves
+from ..anatomy import blocks, find_vit, head_layers, learner, leaves
 from ..backend.keras_internals import flat_layers
 
-__all__ = ["HEAD", "head_layers", "train_only"]
+__all__ = ["head_layers", "train_only"]
 
 
 def train_only(model: keras.Model, what: str | int) -> None:

@@ -10,12 +10,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
-import numpy as np
-from keras import ops
 
 from .._internal.validate import positive_integer
 from .._internal.warn import warn_caller
@@ -24,7 +22,7 @@ from ..backend import compiled
 from ..backend.keras_internals import flat_layers
 from .freeze import heads_if_any, train_layers, train_only
 
-__all__ = ["RestartLora", "add_lora", "merge_lora"]
+__all__ = ["add_lora", "merge_lora"]
 
 PROJECTIONS = ("query", "key", "value", "out", "Dense_0", "Dense_1", "Gate")
 
@@ -131,6 +129,15 @@ def merge_lora(model: keras.Model) -> None:
     compiled.forget(model)
 
 
+def check_plain(layers: Iterable[keras.layers.Dense], model: keras.Model, purpose: str) -> None:
+    """Raise a `ValueError` if the kernel of a layer is not a plain one, which can be assigned for some purpose."""
+    if changed := [each.name for each in layers if each.lora_enabled or getattr(each, "quantization_mode", None)]:
+        raise ValueError(
+            f"The layer {changed[0]!r} of {model.name!r} has low-rank weights or is quantized. Call "
+            f"training.merge_lora(model) first, or {purpose} before the quantization."
+        )
+
+
 def _check_quantization(model: keras.Model, dense: Sequence[keras.layers.Dense]) -> None:
     """Raise a `ValueError` if kernels are quantized in a way in which Keras adds or merges no adapters."""
     modes = {str(getattr(each, "quantization_mode", None)) for each in dense} - {"None", "int8", "int4"}
@@ -138,21 +145,6 @@ def _check_quantization(model: keras.Model, dense: Sequence[keras.layers.Dense])
         raise ValueError(
             f"Low-rank adapters need float, int8 or int4 kernels. Those of {model.name!r} are {', '.join(modes)}."
         )
-
-
-class RestartLora(keras.callbacks.Callback):
-    """A callback that lets adapters learn again after `BackupAndRestore` has restored the model.
-
-    In files of earlier versions adapters are merged into their kernels, and when Keras loads one, it sets both factors
-    to 0, where the gradient of both is 0 too. This makes the first factor random again. The model is the same as
-    before; its training continues a little differently.
-    """
-
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        for dense in _adapted(self.model):
-            if not np.any(ops.convert_to_numpy(dense.lora_kernel_a)):
-                fresh = keras.initializers.HeUniform()(dense.lora_kernel_a.shape, dense.lora_kernel_a.dtype)
-                dense.lora_kernel_a.assign(fresh)
 
 
 def _projections(model: keras.Model) -> Iterator[keras.layers.Dense]:

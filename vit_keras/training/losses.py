@@ -97,25 +97,7 @@ def _are_distributions(y_true, y_pred):
 def loss_and_accuracy(
     model: keras.Model, labels: Any, binary: bool = False, label_smoothing: float = 0.0
 ) -> tuple[Any, Any]:
-    """Return the loss and the accuracy that fit a model's task, its last activation and its labels.
-
-    Args:
-        model: A model with one output.
-        labels: The labels of a batch; `None` if unknown.
-        binary: Whether each class has a binary cross-entropy of its own, also where an image has one class.
-        label_smoothing: As in `CrossEntropy`.
-
-    Returns:
-        The loss, and the accuracy; `None` for numbers, which have none.
-
-    Raises:
-        ValueError: The model has several outputs, or another last activation than linear, softmax and sigmoid.
-
-    Example:
-        >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
-        >>> loss_and_accuracy(model, None)[0].from_logits
-        True
-    """
+    """Return the loss that fits a model's task, last activation and labels, and the accuracy; numbers have none."""
     try:
         outputs, activation = anatomy.outputs_of(model), anatomy.last_activation(model)
     except ValueError as error:

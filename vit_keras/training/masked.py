@@ -32,10 +32,7 @@ _NEW_MASKS = "random numbers that are new in every batch"
 
 
 class _MaskedPretraining(CheckedModel):
-    """Base class of both kinds: an encoder, random numbers, and a loss on some of the patches.
-
-    The `call` of a subclass returns a dictionary with `"masked"`, `(batch, patches)`: the patches that have a loss.
-    """
+    """An encoder, random numbers, and a loss on the patches that are `"masked"`, `(batch, patches)`, in the outputs."""
 
     def __init__(self, encoder: Any, seed: int | None = None, **kwargs: Any):
         super().__init__(**kwargs)
@@ -63,7 +60,7 @@ class _MaskedPretraining(CheckedModel):
         normal = keras.initializers.RandomNormal(stddev=0.02)
         self.mask_token = self.add_weight(shape=(width,), initializer=normal, name="mask_token")
 
-    def loss_of_patches(self, images: Any, outputs: Any) -> Any:
+    def patch_losses(self, images: Any, outputs: Any) -> Any:
         """Return the loss of every patch, `(batch, patches)`."""
         raise NotImplementedError
 
@@ -71,7 +68,7 @@ class _MaskedPretraining(CheckedModel):
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool | None = True
     ) -> Any:
         """Return the mean loss of the masked patches. Labels are ignored."""
-        losses = self.loss_of_patches(ops.cast(x, "float32"), y_pred)
+        losses = self.patch_losses(ops.cast(x, "float32"), y_pred)
         masked = ops.cast(y_pred["masked"], losses.dtype)
         count = ops.maximum(ops.sum(masked), 1)
         if sample_weight is not None:
@@ -124,7 +121,7 @@ class MaskedPatchPrediction(_MaskedPretraining):
         As the encoder's.
 
     Output shape:
-        A dictionary: `"colours"`, logits `(batch, patches, 2 ** (bits * channels))`, and `"masked"`, booleans
+        A dictionary: `"colors"`, logits `(batch, patches, 2 ** (bits * channels))`, and `"masked"`, booleans
         `(batch, patches)`: whether a patch was corrupted.
 
     Raises:
@@ -135,7 +132,7 @@ class MaskedPatchPrediction(_MaskedPretraining):
         >>> from vit_keras import vit
         >>> model = vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)
         >>> pretraining = MaskedPatchPrediction(model)
-        >>> tuple(pretraining(np.zeros((4, 32, 32, 3), "float32"))["colours"].shape)
+        >>> tuple(pretraining(np.zeros((4, 32, 32, 3), "float32"))["colors"].shape)
         (4, 16, 512)
     """
 
@@ -167,8 +164,8 @@ class MaskedPatchPrediction(_MaskedPretraining):
         self._embed = keras.Model(self.encoder.input, patches)
         self._mix = keras.Model(patches, _blocks_and_norm(self.encoder)[-1].output)
         self._add_mask_token(config.hidden_size)
-        self.colours = keras.layers.Dense(2 ** (bits * config.channels), name="colours", dtype="float32")
-        self.colours.build((None, config.hidden_size))
+        self.colors = keras.layers.Dense(2 ** (bits * config.channels), name="colors", dtype="float32")
+        self.colors.build((None, config.hidden_size))
         self.built = True
 
     def call(self, images: Any, training: bool | None = None) -> Any:
@@ -176,7 +173,7 @@ class MaskedPatchPrediction(_MaskedPretraining):
         fate = keras.random.uniform(ops.shape(patches)[:-1], seed=self.seed_generator)
         tokens = self._mix(self._corrupted(patches, fate[..., None]), training=training)
         return {
-            "colours": self.colours(tokens[:, self.encoder.config.prefix_tokens :]),
+            "colors": self.colors(tokens[:, self.encoder.config.prefix_tokens :]),
             "masked": ops.reshape(fate < self.corrupt, (-1, math.prod(self.encoder.config.grid))),
         }
 
@@ -187,7 +184,7 @@ class MaskedPatchPrediction(_MaskedPretraining):
         replaced = ops.where(fate < self.corrupt * (self.mask + self.random), others, patches)
         return ops.where(fate < self.corrupt * self.mask, ops.cast(self.mask_token, patches.dtype), replaced)
 
-    def classes_of(self, images: Any) -> Any:
+    def patch_classes(self, images: Any) -> Any:
         """Return the class of each patch's mean color, `(batch, patches)`, in which blue changes fastest."""
         config, preprocessing, levels = self.encoder.config, self.encoder.preprocessing, 2**self.bits
         pixels = patchify(images, config.patch_size)
@@ -197,9 +194,9 @@ class MaskedPatchPrediction(_MaskedPretraining):
         weights = ops.convert_to_tensor([levels**n for n in reversed(range(config.channels))], "float32")
         return ops.cast(ops.sum(ops.clip(places, 0, levels - 1) * weights, axis=-1), "int32")
 
-    def loss_of_patches(self, images: Any, outputs: Any) -> Any:
+    def patch_losses(self, images: Any, outputs: Any) -> Any:
         return keras.losses.sparse_categorical_crossentropy(
-            self.classes_of(images), outputs["colours"], from_logits=True
+            self.patch_classes(images), outputs["colors"], from_logits=True
         )
 
     def get_config(self) -> dict[str, Any]:
@@ -334,7 +331,7 @@ class MaskedAutoencoder(_MaskedPretraining):
             x = layer(x)
         return x
 
-    def loss_of_patches(self, images: Any, outputs: Any) -> Any:
+    def patch_losses(self, images: Any, outputs: Any) -> Any:
         pixels = patchify(images, self.encoder.config.patch_size)
         if self.norm_pixels:
             count = pixels.shape[-1]
@@ -348,19 +345,7 @@ class MaskedAutoencoder(_MaskedPretraining):
 
 
 def patchify(images: Any, patch_size: tuple[int, int]) -> Any:
-    """Cut images into patches.
-
-    Args:
-        images: `(batch, height, width, channels)`, of a fixed size.
-        patch_size: `(height, width)` of a patch. Pixels left over at the right and the bottom are left out.
-
-    Returns:
-        The pixels of each patch, row by row, `(batch, patches, height * width * channels of a patch)`.
-
-    Example:
-        >>> tuple(patchify(np.zeros((2, 32, 48, 3), "float32"), (16, 16)).shape)
-        (2, 6, 768)
-    """
+    """Return the pixels of each whole patch, row by row, `(batch, patches, height * width * channels of a patch)`."""
     (height, width), channels = patch_size, images.shape[-1]
     down, across = images.shape[1] // height, images.shape[2] // width
     x = images[:, : down * height, : across * width]
@@ -382,12 +367,7 @@ def _blocks_and_norm(vit: keras.Model) -> list[keras.layers.Layer]:
 
 
 def _trainable_on_patches(model: keras.Model) -> keras.Model:
-    """Return the Vision Transformer in a model, if patches can be masked in it.
-
-    Raises:
-        TypeError: It is not a Keras model.
-        ValueError: There is no such Vision Transformer.
-    """
+    """Return the Vision Transformer in a model, or raise a `ValueError` if patches cannot be masked in it."""
     vit = find_vit(model)
     config = getattr(vit, "config", None)
     if config is None:

@@ -18,20 +18,16 @@ import numpy as np
 from .._internal.validate import as_array, one_of
 from .._internal.warn import warn_caller
 
-__all__ = ["DEFAULTS", "NAMES", "fitting", "greater_is_better", "of_evaluation", "scale_of", "score", "wilson"]
+__all__ = ["DEFAULTS", "NAMES", "fitting", "score"]
 
 
 @dataclasses.dataclass(frozen=True)
 class _Metric:
-    """One function of scikit-learn.
+    """A function of `sklearn.metrics`, what it takes for each task that it fits, and its other arguments.
 
-    Attributes:
-        function: Its name in `sklearn.metrics`.
-        takes: What it is given for each task that it fits: `"decisions"` (class numbers, 0 and 1, levels), `"levels"`
-            (the same, with all levels between the least and the largest as `labels`), `"probabilities"` (with class
-            numbers), `"columns"` (a column of 0 and 1 and one of probabilities for each class), or `"numbers"`.
-        greater: Whether more is better.
-        options: What else it is called with.
+    It takes `"decisions"` (class numbers, 0 and 1, levels), `"levels"` (the same, with all levels between the least and
+    the largest as `labels`), `"probabilities"` (with class numbers), `"columns"` (a column of 0 and 1 and one of
+    probabilities for each class), or `"numbers"`.
     """
 
     function: str
@@ -89,15 +85,7 @@ def fitting(task: str) -> tuple[str, ...]:
 
 
 def greater_is_better(name: str) -> bool:
-    """Return whether a higher value of a metric is better.
-
-    Raises:
-        ValueError: There is no such metric.
-
-    Example:
-        >>> greater_is_better("accuracy"), greater_is_better("rmse")
-        (True, False)
-    """
+    """Return whether a higher value of a metric is better."""
     return _METRICS[one_of(name, "metric", NAMES)].greater
 
 
@@ -178,36 +166,8 @@ def scikit_learn_metrics() -> Any:
     return metrics
 
 
-def of_evaluation(name: str | None, evaluation: Any) -> float:
-    """Return a metric of an evaluation; NaN if its images do not define it.
-
-    Unlike `score`, it does not warn of classes that the mean leaves out.
-
-    Args:
-        name: One of `NAMES`; `None`: the metric of the task in `DEFAULTS`.
-        evaluation: What `vit_keras.training.evaluate` returns.
-
-    Example:
-        >>> from vit_keras.training import Evaluation
-        >>> found = Evaluation(("cat", "dog"), (), np.array([1]), np.array([[0.2, 0.8]]))
-        >>> of_evaluation("accuracy", found)
-        1.0
-    """
-    scale = getattr(evaluation, "scale", None)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        with contextlib.suppress(ValueError):
-            return score(name, evaluation.targets, evaluation.outputs, evaluation.task, scale=scale)
-    return math.nan
-
-
 def scale_of(names: Sequence[str]) -> tuple[float, ...] | None:
-    """Return the values of levels whose names are numbers that rise; otherwise `None`.
-
-    Example:
-        >>> scale_of(("0", "1", "4")), scale_of(("low", "high"))
-        ((0.0, 1.0, 4.0), None)
-    """
+    """Return the values of levels whose names are numbers that rise; otherwise `None`."""
     with contextlib.suppress(ValueError):
         values = tuple(map(float, names))
         return values if values and all(np.diff(values) > 0) and np.isfinite(values).all() else None
@@ -215,12 +175,7 @@ def scale_of(names: Sequence[str]) -> tuple[float, ...] | None:
 
 
 def wilson(share: float, count: int) -> tuple[float, float]:
-    """Return the 95 % interval of a share of a number of images (Wilson, "Probable Inference", 1927).
-
-    Example:
-        >>> [round(each, 3) for each in wilson(0.9, 100)]
-        [0.826, 0.945]
-    """
+    """Return the 95 % interval of a share of a number of images (Wilson, "Probable Inference", 1927)."""
     z = 1.96
     center, spread = share + z * z / (2 * count), z * math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)
     low, high = (center - spread) / (1 + z * z / count), (center + spread) / (1 + z * z / count)
@@ -228,12 +183,7 @@ def wilson(share: float, count: int) -> tuple[float, float]:
 
 
 def on_scale(ranks: Any, scale: Sequence[float]) -> np.ndarray:
-    """Return the values of levels, or of numbers between them, that are counted from 0.
-
-    Example:
-        >>> on_scale([0, 1.5, 2], [0, 1, 4]).tolist()
-        [0.0, 2.5, 4.0]
-    """
+    """Return the values of levels, or of numbers between them, that are counted from 0."""
     return np.interp(np.asarray(ranks, "float64"), np.arange(len(scale)), np.asarray(scale, "float64"))
 
 

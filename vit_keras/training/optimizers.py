@@ -17,7 +17,7 @@ import keras
 from keras import ops
 
 from .._internal.validate import is_number, one_of
-from .._internal.warn import renamed_arguments, warn_caller
+from .._internal.warn import warn_caller
 from ..backend import replicas, updates
 from ..backend.guarded import have_values
 from ..backend.keras_internals import batches_seen, index_of, rate_or_schedule, variables_of
@@ -38,22 +38,11 @@ _NEVER_DECAYED = re.compile(r"(^|/)(cls|registers|probe|pos_embedding|relative_p
 
 
 def depths(variables: Sequence[Any]) -> list[int]:
-    """Return the depth of each variable in a Vision Transformer, counted as timm does (`group_matcher`).
+    """Return the depth of each variable in a Vision Transformer by its path, counted as timm does (`group_matcher`).
 
-    Args:
-        variables: Variables of a model; their paths determine the depth. The ViT may be nested in the model.
-
-    Returns:
-        0 for everything before the blocks (embedding, tokens, positions, the ResNet of a hybrid), 1 to L for the
-        blocks, L for the last normalization, L + 1 for everything else: the head, and layers around the ViT. Without
-        blocks: 1 for all. Of several towers, as in `ImageText`, L is the deepest one's, and the others are counted down
-        from their heads.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> model = vit.build_model(32, 16, 2, 16, 2, "tiny", 32, classes=3)
-        >>> sorted(set(depths(model.variables)))
-        [0, 1, 2, 3]
+    0 for everything before the blocks, 1 to L for the blocks, L for the last normalization, L + 1 for everything else:
+    the head, and layers around the ViT. Without blocks: 1 for all. Of several towers, as in `ImageText`, L is the
+    deepest one's, and the others are counted down from their heads.
     """
     paths = [getattr(variable, "path", variable.name) for variable in variables]
     places = [_place(path, after) for path, after in zip(paths, [*paths[1:], ""])]
@@ -75,10 +64,7 @@ def depths(variables: Sequence[Any]) -> list[int]:
 
 
 def _place(path: str, after: str) -> float | None:
-    """Return where a variable is in its tower: 0 before the blocks, n in a block, infinity in the last normalization.
-
-    It is `None` elsewhere. `after` is the path of the next variable.
-    """
+    """Return a variable's place in its tower: 0 before the blocks, n in a block, infinity in the last normalization."""
     if block := _BLOCK.search(path):
         return int(block[1]) + 1
     if _BEFORE_THE_BLOCKS.search(path) or _TEXT_TABLE.search(f"{path} {after}"):
@@ -167,25 +153,14 @@ FOLLOWS_SCHEDULE = (
 
 
 class NothingToTrainError(ValueError, NotImplementedError):
-    """An optimizer was built without variables, as Keras' reader of `.h5` files does for every model.
-
-    On a `NotImplementedError` it logs a warning and opens the model without the optimizer's state.
-    """
+    """An optimizer was built without variables: Keras' reader of `.h5` files does so, and catches the second kind."""
 
 
 NO_STEP = "This training changes no weight."
 
 
 def check_layers(layer_decay: Any, unfreeze_at: Any) -> tuple[float, ...]:
-    """Check the layer-wise arguments of an optimizer (see `Layerwise`), and return `unfreeze_at` as a tuple.
-
-    Raises:
-        ValueError: One is out of range.
-
-    Example:
-        >>> check_layers(0.75, 0.5)
-        (0.5,)
-    """
+    """Check the layer-wise arguments of an optimizer (see `Layerwise`), and return `unfreeze_at` as a tuple."""
     starts = tuple(unfreeze_at) if isinstance(unfreeze_at, (tuple, list)) else (unfreeze_at,)
     if not (is_number(layer_decay) and 0 < layer_decay <= 1):
         raise ValueError(f"layer_decay must be above 0 and at most 1. Received: {layer_decay!r}")
@@ -223,7 +198,6 @@ class Layerwise(_Optimizer):
         ValueError: An argument is out of range, `unfreeze_at` has no `WarmupDecay`, or there are no blocks to unfreeze.
     """
 
-    @renamed_arguments(thaw="unfreeze_at")
     def __init__(
         self, learning_rate: Any = 1e-3, *, layer_decay: float = 1.0, unfreeze_at: Any = (), **options: Any
     ) -> None:
@@ -232,9 +206,9 @@ class Layerwise(_Optimizer):
         if starts and self.schedule is None:
             raise ValueError("unfreeze_at needs a learning_rate that knows the end of the training: a WarmupDecay.")
         self.layer_decay = layer_decay
-        self.unfreeze_at: tuple[float, ...] = starts
+        self.unfreeze_at = starts
         # A variable, because compiled steps must see it change.
-        self.span: Any = self.add_variable((2,), dtype="int", name="span")
+        self.span: keras.Variable = self.add_variable((2,), dtype="int", name="span")
         self.awaits_horizon: bool = False
         self._rate_now = None
         self._take_span()
@@ -264,13 +238,7 @@ class Layerwise(_Optimizer):
         return given if isinstance(given, WarmupDecay) else None
 
     def begin(self, steps: int, done: int = 0) -> None:
-        """Start a training: let the schedule run over a number of steps, of which some may be done already.
-
-        A schedule with `steps` of its own keeps them.
-
-        Warns:
-            UserWarning: All batches together are fewer than those that are accumulated for one step.
-        """
+        """Start a training of a number of steps, of which some may be done; a schedule with `steps` keeps its own."""
         self.awaits_horizon = False
         if self.needs_horizon:
             self._set_span(int(ops.convert_to_numpy(batches_seen(self))) - done, steps)
@@ -299,23 +267,17 @@ class Layerwise(_Optimizer):
         return self.has_horizon and (schedule.decay == "constant" or schedule.final > 0 or self._has_steps_left())
 
     def can_update(self, variables: Sequence[Any]) -> bool:
-        """Return whether a built optimizer can update these variables: its own, or some of them.
-
-        It must be all of them on JAX, and for averages of weights, which Keras finds by their order.
-        """
+        """Return whether a built optimizer can update these variables: its own, or some of them."""
         known = {id(variable) for variable in variables_of(self)}
         given = {id(variable) for variable in variables}
+        # It must be all of them on JAX, and for averages of weights, which Keras finds by their order.
         return given == known if keras.backend.backend() == "jax" or self.use_ema else given <= known
 
     def _has_steps_left(self):
         return int(ops.convert_to_numpy(batches_seen(self))) < int(ops.convert_to_numpy(self.span).sum())
 
     def progress(self) -> Any:
-        """Return the fraction of all steps that is done, a scalar.
-
-        Raises:
-            ValueError: The number of steps is unknown.
-        """
+        """Return the fraction of all steps that is done, a scalar."""
         step, steps = self._step_of_all()
         return ops.cast(step, "float32") / ops.cast(steps, "float32")
 
@@ -404,12 +366,6 @@ class Layerwise(_Optimizer):
     def load_own_variables(self, store: Any) -> None:
         super().load_own_variables(store)
         self.has_horizon = self.has_horizon or bool(ops.convert_to_numpy(self.span)[1])
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        old = {"unfreeze_at": config["thaw"]} if "thaw" in config else {}  # its name in earlier files
-        config = {name: value for name, value in config.items() if name != "thaw"} | old
-        return super().from_config(config, custom_objects)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "layer_decay": self.layer_decay, "unfreeze_at": list(self.unfreeze_at)}

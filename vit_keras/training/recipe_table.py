@@ -68,14 +68,7 @@ RECIPE_TABLE = {
         label_smoothing=0.1,
         dropout=0.0,
         stochastic_depth=0.1,
-        augmentation=dict(
-            crop=0.08,
-            flip=True,
-            rand_augment=(2, 9),
-            random_erasing=0.25,
-            mixup=0.8,
-            cutmix=1.0,
-        ),
+        augmentation=dict(crop=0.08, flip=True, rand_augment=(2, 9), random_erasing=0.25, mixup=0.8, cutmix=1.0),
     ),
     "deit3": dict(
         source="DeiT III (arXiv 2204.07118), Table 1 (ImageNet-1k): LAMB, binary cross-entropy, 3-Augment",
@@ -90,14 +83,7 @@ RECIPE_TABLE = {
         loss="binary",
         dropout=0.0,
         stochastic_depth=0.1,
-        augmentation=dict(
-            crop=0.08,
-            flip=True,
-            color_jitter=0.3,
-            three_augment=True,
-            mixup=0.8,
-            cutmix=1.0,
-        ),
+        augmentation=dict(crop=0.08, flip=True, color_jitter=0.3, three_augment=True, mixup=0.8, cutmix=1.0),
     ),
     "probe": dict(
         source="our choice: logistic regression on frozen features, as in the linear evaluation of DINO "

@@ -29,7 +29,6 @@ from .._internal.validate import (
     positive_integer,
     python_numbers,
 )
-from .._internal.warn import renamed_arguments
 from ..backend import replicas
 from ..backend.keras_internals import policy_of
 from . import lora as low_rank
@@ -63,20 +62,10 @@ BATCH = 32
 
 
 def rate_for(hidden_size: int | None, task: str = "single") -> float:
-    """Return a rate of AdamW for fine-tuning: in inverse proportion to the width, as in µP (arXiv 2203.03466).
-
-    2e-3 for a hidden size of 192 and less: with ViT-Ti/16, it was better than 5e-4 and 1e-3 on all of three data sets.
-    5e-4 from 768 on: of ViT-B/16 and wider models nothing was measured here, and BEiT and MAE use such rates. Half of
-    it for a squared error: it was better than the whole and a quarter.
-
-    Args:
-        hidden_size: The model's; `None` if unknown.
-        task: What the labels are, one of `vit_keras.labels.TASKS`.
-
-    Example:
-        >>> rate_for(192), rate_for(384), rate_for(1024), rate_for(192, "regression")
-        (0.002, 0.001, 0.0005, 0.001)
-    """
+    """Return a rate of AdamW for fine-tuning: in inverse proportion to the width, as in µP (arXiv 2203.03466)."""
+    # 2e-3 up to a hidden size of 192: with ViT-Ti/16, it was better than 5e-4 and 1e-3 on all of three data sets. 5e-4
+    # from 768 on: of ViT-B/16 and wider models nothing was measured here, and BEiT and MAE use such rates. Half of it
+    # for a squared error: it was better than the whole and a quarter.
     return (0.5 if task in anatomy.NUMBERS else 1) * 0.384 / min(max(hidden_size or 768, 192), 768)
 
 
@@ -182,7 +171,7 @@ class Recipe:
             "lora_projections": tuple(names) if isinstance(names, (tuple, list)) else (names,),
         }
         if isinstance(self.augmentation, Mapping):
-            converted["augmentation"] = Augmentation.from_dict(self.augmentation)
+            converted["augmentation"] = Augmentation().replace(**self.augmentation)
         for field, value in converted.items():
             object.__setattr__(self, field, value)
         if not isinstance(self.augmentation, (Augmentation, type(None))):
@@ -217,7 +206,6 @@ class Recipe:
             if value is not None and not (is_number(value) and low <= value < high):
                 raise ValueError(f"{field} must be at least {low} and below {high}. Received: {value!r}")
 
-    @renamed_arguments(thaw="unfreeze_at")
     def replace(self, **changes: Any) -> Recipe:
         """Return a copy with some fields changed.
 
@@ -280,29 +268,29 @@ class Recipe:
         if not isinstance(model, keras.Model):
             raise TypeError(f"model must be a Keras model. Received: {type(model).__name__}")
         with replicas.scope_of(model):
-            self._compile(model, data, loss=loss, metrics=metrics, batch_size=batch_size, steps=steps, options=options)
+            replicas.check_accumulation(self.accumulate)
+            batch_size, labels = (batch_size, None) if data is None else self._check(model, data, loss, batch_size)
+            ensure_built(model)
+            metrics = metrics if isinstance(metrics, dict) else keras.tree.flatten(metrics or [])
+            own_loss = type(model).compute_loss is not keras.Model.compute_loss
+            learns_labels = isinstance(model, Distillation) or not own_loss
+            if loss is None and learns_labels:
+                loss, right = loss_and_accuracy(
+                    anatomy.learner(model), labels, self.loss == "binary", self.label_smoothing
+                )
+                metrics = [right if metric == "accuracy" else metric for metric in keras.tree.flatten(metrics)]
+                metrics = [metric for metric in metrics if metric is not None]
+            elif not learns_labels and not isinstance(metrics, dict):
+                metrics = [metric for metric in metrics if metric != "accuracy"]
+            self._prepare(model, own_loss)
+            optimizer = self.for_model(model).make_optimizer(batch_size, steps)
+            if options.get("auto_scale_loss", True) and policy_of(model).name == "mixed_float16":
+                optimizer = keras.optimizers.LossScaleOptimizer(optimizer, name="loss_scale_optimizer")  # as Keras does
+            model.compile(optimizer=optimizer, loss=loss, metrics=metrics or None, **options)
+            check_before_training(model)
 
-    def _compile(self, model, data, *, loss, metrics, batch_size, steps, options):
-        replicas.check_accumulation(self.accumulate)
-        batch_size, labels = (batch_size, None) if data is None else self._look_at(model, data, loss, batch_size)
-        ensure_built(model)
-        metrics = metrics if isinstance(metrics, dict) else keras.tree.flatten(metrics or [])
-        own_loss = type(model).compute_loss is not keras.Model.compute_loss
-        learns_labels = isinstance(model, Distillation) or not own_loss
-        if loss is None and learns_labels:
-            loss, right = loss_and_accuracy(anatomy.learner(model), labels, self.loss == "binary", self.label_smoothing)
-            metrics = [right if metric == "accuracy" else metric for metric in keras.tree.flatten(metrics)]
-            metrics = [metric for metric in metrics if metric is not None]
-        elif not learns_labels and not isinstance(metrics, dict):
-            metrics = [metric for metric in metrics if metric != "accuracy"]
-        self._prepare(model, own_loss)
-        optimizer = self.for_model(model).make_optimizer(batch_size, steps)
-        if options.get("auto_scale_loss", True) and policy_of(model).name == "mixed_float16":
-            optimizer = keras.optimizers.LossScaleOptimizer(optimizer, name="loss_scale_optimizer")  # as Keras does
-        model.compile(optimizer=optimizer, loss=loss, metrics=metrics or None, **options)
-        check_before_training(model)
-
-    def _look_at(self, model, data, loss, batch_size):
+    def _check(self, model, data, loss, batch_size):
+        """Check the data, and return the batch size and the labels of the first batch."""
         if hasattr(data, "__next__"):  # a batch that is taken from it is lost
             check(model, data, loss=loss)  # warns of that
             return batch_size, None
@@ -395,12 +383,12 @@ class Recipe:
         )
 
     def _prepare(self, model, own_loss) -> None:
-        of_blocks = [field for field in ("dropout", "stochastic_depth", "lora") if getattr(self, field) is not None]
-        if of_blocks and not anatomy.has_vit(model):
+        fields = [field for field in ("dropout", "stochastic_depth", "lora") if getattr(self, field) is not None]
+        if fields and not anatomy.has_vit(model):
             raise ValueError(
-                f"The recipe {self.name!r} sets {' and '.join(of_blocks)} in a Vision Transformer, and {model.name!r} "
+                f"The recipe {self.name!r} sets {' and '.join(fields)} in a Vision Transformer, and {model.name!r} "
                 f"does not contain exactly one. Without: recipe({self.name!r}, "
-                f"{', '.join(f'{field}=None' for field in of_blocks)}). For the image tower of an ImageText, first "
+                f"{', '.join(f'{field}=None' for field in fields)}). For the image tower of an ImageText, first "
                 f"call {'training.add_lora' if self.lora else 'anatomy.set_rates'}(model.image, …)."
             )
         if self.dropout is not None or self.stochastic_depth is not None:
@@ -419,12 +407,8 @@ class Recipe:
             Horizon(),
             Reseed(),
             *([] if self.ema is None else [keras.callbacks.SwapEMAWeights()]),
-            *([] if self.lora is None else [low_rank.RestartLora()]),
         ]
 
-
-# The fields of a recipe that an earlier version wrote.
-Recipe.__init__ = renamed_arguments(thaw="unfreeze_at")(Recipe.__init__)
 
 RECIPES = {name: Recipe(name=name, **fields) for name, fields in RECIPE_TABLE.items()}
 """All recipes, by name."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -135,14 +135,14 @@ class Augmentation:
             )
         batch = np.clip(np.rint(batch), 0, 255).astype("uint8")
         root = np.random.SeedSequence(None if seed is None else int(seed))
-        *pictures, rest = (np.random.default_rng(child) for child in root.spawn(len(batch) + 1))
+        *rngs, rest = (np.random.default_rng(child) for child in root.spawn(len(batch) + 1))
         size = batch.shape[1:3]
-        batch = np.stack([self.picture(pixels, size, rng) for pixels, rng in zip(batch, pictures)])
-        batch, new_labels = self.batch(batch, labels, rest)
+        batch = np.stack([self.augment_image(pixels, size, rng) for pixels, rng in zip(batch, rngs)])
+        batch, new_labels = self.augment_batch(batch, labels, rest)
         batch = batch if images.ndim == 4 else batch[0]
         return batch if labels is None else (batch, new_labels)
 
-    def picture(self, pixels: np.ndarray, size: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
+    def augment_image(self, pixels: np.ndarray, size: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
         """Apply the augmentation of single images: crop, resize, flip, three-augment, TrivialAugment.
 
         Args:
@@ -185,7 +185,7 @@ class Augmentation:
         left, top = (width - w) / 2, (height - h) / 2
         return left, top, left + w, top + h
 
-    def batch(self, images: np.ndarray, labels: Any, rng: np.random.Generator) -> tuple[np.ndarray, Any]:
+    def augment_batch(self, images: np.ndarray, labels: Any, rng: np.random.Generator) -> tuple[np.ndarray, Any]:
         """Apply the augmentation of whole batches: color jitter, RandAugment, random erasing, mixup, cutmix.
 
         Args:
@@ -278,28 +278,9 @@ class Augmentation:
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as plain JSON.
-
-        Example:
-            >>> Augmentation(rand_augment=(2, 9)).to_dict()["rand_augment"]
-            [2, 9.0]
-        """
+        """Return the fields as plain JSON; `Augmentation(**…)` is the inverse."""
         fields = dataclasses.asdict(self)
         return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Augmentation:
-        """Invert `to_dict`. A field that is left out has its default.
-
-        Raises:
-            ValueError: A field does not exist, or a value is out of range.
-
-        Example:
-            >>> Augmentation.from_dict(Augmentation().to_dict()) == Augmentation()
-            True
-        """
-        check_fields(cls, fields)
-        return cls(**fields)
 
 
 def _numbers(pair: Any, name: str) -> tuple[float, float]:

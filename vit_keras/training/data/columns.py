@@ -21,13 +21,7 @@ VALUES = ("auto", "names", "numbers", "probabilities")
 
 
 class Meaning(NamedTuple):
-    """Meaning of the outputs of a model.
-
-    Attributes:
-        task: See `anatomy.task`.
-        names: Names of the classes, labels, numbers or levels; without any, their numbers.
-        outputs: How many outputs there are.
-    """
+    """Meaning of the outputs of a model: its task, the names of what it predicts, and how many outputs it has."""
 
     task: str
     names: tuple[str, ...]
@@ -38,16 +32,7 @@ class Meaning(NamedTuple):
 
 
 def meaning_of(model: keras.Model) -> Meaning:
-    """Return the meaning of the outputs of a model.
-
-    Raises:
-        ValueError: The model has not one output `(batch, n)` of a head.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> print(meaning_of(vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)))
-        task 'single', 2 outputs, '0', '1'
-    """
+    """Return the meaning of a model's outputs; raise a `ValueError` if it has not one output `(batch, n)` of a head."""
     if lack := anatomy.lack_of_classes(model):
         raise ValueError(f"The model {model.name!r} predicts nothing for a table: {lack}.")
     count, task, names = model.output_shape[-1], anatomy.task(model), anatomy.output_names(model)
@@ -68,24 +53,7 @@ def columns_of(
     threshold: float | None = None,
     separator: str | None = None,
 ) -> dict[str, Any]:
-    """Return predictions as columns, under the names and in the order that is wanted.
-
-    Args:
-        scores: `(n, outputs)`: probabilities or numbers, as `anatomy.predictions` returns them.
-        meaning: Their meaning.
-        sample: The columns of a sample submission; the first has the ids.
-        values: One of `VALUES`; see `predict_table`.
-        threshold: Least probability of a label that is said to be there; `None` for 0.5.
-        separator: What stands between labels in one column; `None` for a space.
-
-    Raises:
-        ValueError: The models do not predict such values, or not what the sample's columns are called; the separator is
-            in the name of a label; or a threshold or separator is given and no labels are chosen.
-
-    Example:
-        >>> columns_of(np.array([[0.9, 0.6]]), Meaning("multi", ("cat", "dog"), 2), values="names")
-        {'label': ['cat dog']}
-    """
+    """Return predictions `(n, outputs)` as columns, under the names and in the order that is wanted ."""
     titles = None if sample is None else [*sample][1:]
     values = _values(meaning, sample) if values == "auto" else values
     if values == "probabilities" and meaning.task in anatomy.NUMBERS:
@@ -120,20 +88,7 @@ def _check_used(values: str, meaning: Meaning, threshold: float | None, separato
 def check_spelling(
     meaning: Meaning, written: Mapping[str, np.ndarray], values: str, separator: str | None = None
 ) -> None:
-    """Compare the values of a sample submission with the names that are to be written, before anything is predicted.
-
-    Args:
-        meaning: What the models predict.
-        written: The columns of the sample as they are written in its file.
-        values: One of `VALUES`.
-        separator: What stands between labels in one column; `None` for a space.
-
-    Raises:
-        ValueError: A value is another spelling of a name, such as `1` of `001`.
-
-    Warns:
-        UserWarning: None of the values is a name that the models predict.
-    """
+    """Compare the values of a sample submission with the names to be written, before anything is predicted."""
     if len(written) != 2 or meaning.task == "regression" or values in ("numbers", "probabilities"):
         return
     title, column = [*written.items()][1]

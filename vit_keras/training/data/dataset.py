@@ -26,7 +26,7 @@ from ..._internal.warn import warn_caller
 from ...preprocess import GOOGLE, Preprocessing
 from ..checks import class_weights
 from .augment import Augmentation
-from .decoding import Decoder, Pictures, decoded_pictures, report_damaged, size_of
+from .decoding import DecodedImages, Decoder, decode_images, report_damaged, size_of
 from .folder import Labeled, read_folder, split
 from .names import NameClasses
 from .read_ahead import ReadAhead, SetEpoch
@@ -146,11 +146,7 @@ def datasets_of(
     workers: int = 2,
     progress: bool = True,
 ) -> tuple[ImageFolder, ...]:
-    """Return images as one dataset, or as one for each part; the arguments are those of `image_folder`.
-
-    The parts are numbers of images, for training and for validation in turn: one pair, or one for each fold. A
-    image is decoded once, however many parts have it.
-    """
+    """Return images as one dataset, or one for each part, in turn to learn from and to hold out; see `image_folder`."""
     _check_choices(batch_size, errors, label_mode, workers)
     preprocessing = preprocessing_for(model, preprocessing, image_size)
     if parts is None:
@@ -167,7 +163,7 @@ def datasets_of(
         rows = np.unique(np.concatenate([part for part, applied, _ in roles if _needs_room(applied) == roomy]))
         rows = np.array([row for row in rows if row not in data.missing], "int64")
         files = [data.paths[row] for row in rows]
-        decoded[roomy] = rows, decoded_pictures(files, Decoder(preprocessing, roomy), cache, workers, progress)
+        decoded[roomy] = rows, decode_images(files, Decoder(preprocessing, roomy), cache, workers, progress)
         failures |= decoded[roomy][1].failures
     report_damaged([*failures.items()], len(data.paths) - len(data.missing), errors)
     datasets = []
@@ -240,7 +236,7 @@ class ImageFolder(keras.utils.PyDataset):
 
     def __init__(
         self,
-        pictures: Pictures,
+        pictures: DecodedImages,
         labels: np.ndarray,
         class_names: Sequence[str],
         *,
@@ -360,10 +356,12 @@ class ImageFolder(keras.utils.PyDataset):
         if self.augmentation is None:
             return self._normalize(np.stack(pixels)), labels, *weights
         rngs = [np.random.default_rng([self.seed, epoch, 1, i]) for i in chosen]
-        images = np.stack([self.augmentation.picture(p, self.image_size, rng) for p, rng in zip(pixels, rngs)])
+        images = np.stack([self.augmentation.augment_image(p, self.image_size, rng) for p, rng in zip(pixels, rngs)])
         mixed = bool(weights) and self.augmentation.mixes
         given = _weighted(labels, *weights) if mixed else labels
-        images, labels = self.augmentation.batch(images, given, np.random.default_rng([self.seed, epoch, 2, index]))
+        images, labels = self.augmentation.augment_batch(
+            images, given, np.random.default_rng([self.seed, epoch, 2, index])
+        )
         labels, *weights = _unweighted(labels) if mixed else (labels, *weights)
         return self._normalize(images), labels, *weights
 
@@ -398,9 +396,7 @@ class ImageFolder(keras.utils.PyDataset):
 
 
 def _weighted(labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return labels times weights, with the weights behind them, so that mixing mixes losses: a blend of two images
-    costs the blend of what each would cost with its own weight.
-    """
+    """Return labels times weights, with the weights behind them, so that mixing mixes weighted losses."""
     return np.concatenate([labels * weights[:, None], weights[:, None]], axis=1)
 
 

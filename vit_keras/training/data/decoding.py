@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import functools
 import hashlib
@@ -12,7 +11,7 @@ import math
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -37,24 +36,17 @@ _PATIENCE = 3.0  # seconds of decoding before there is a bar
 _FORMAT = 1  # version of the files of the cache
 
 
+@dataclasses.dataclass
 class Decoder:
-    """Decoder of a file to pixels: as the preprocessing does in evaluation (`plain`), or with room for random crops.
+    """Decoder of a file to pixels: as the preprocessing does in evaluation (`plain`), or with room for random crops."""
 
-    Args:
-        preprocessing: How an image is resized; with a size.
-        roomy: Whether images are kept larger than that size, for random crops.
-
-    Raises:
-        ValueError: The preprocessing has no size.
-    """
-
+    preprocessing: Preprocessing
     roomy: bool
-    size: tuple[int, int]
 
-    def __init__(self, preprocessing: Preprocessing, roomy: bool):
-        check_readable(preprocessing.channels)
-        self.preprocessing: Preprocessing = preprocessing.replace(mean=0.0, std=1 / 255)  # pixels stay as they are
-        self.size, self.roomy = size_of(preprocessing), roomy
+    def __post_init__(self) -> None:
+        check_readable(self.preprocessing.channels)
+        self.preprocessing = self.preprocessing.replace(mean=0.0, std=1 / 255)  # pixels stay as they are
+        self.size: tuple[int, int] = size_of(self.preprocessing)
         self.shortest: int = math.ceil(_ROOM * max(self.size))
 
     def __call__(self, path: Any) -> np.ndarray:
@@ -90,11 +82,7 @@ class Decoder:
 
 
 def size_of(preprocessing: Preprocessing) -> tuple[int, int]:
-    """Return the size, `(height, width)`, that a preprocessing brings images to.
-
-    Raises:
-        ValueError: It has none.
-    """
+    """Return the size, `(height, width)`, that a preprocessing brings images to; raise an error if it has none."""
     if preprocessing.image_size is None:
         raise ValueError(
             "Images for training need one size, and the preprocessing has none. Pass "
@@ -103,25 +91,21 @@ def size_of(preprocessing: Preprocessing) -> tuple[int, int]:
     return preprocessing.image_size
 
 
-class Pictures:
+@dataclasses.dataclass
+class DecodedImages:
     """The pixels of image files by number: mapped into memory where they are kept, or else decoded each time."""
 
+    paths: list[Path]
     decoder: Decoder
     failures: dict[Path, str]
-    paths: list[Path]
+    shapes: list[tuple[int, ...]]
+    starts: np.ndarray
     store: np.ndarray | None
 
-    def __init__(self, paths: list[Path], decoder: Decoder, decoded: _Decoded, store: np.ndarray | None):
-        self.paths, self.decoder, self.store, self.failures = paths, decoder, store, decoded.failures
-        self.shapes: list[tuple[int, ...]] = decoded.shapes
-        self.starts: np.ndarray = np.cumsum([0, *(math.prod(shape) for shape in decoded.shapes)], dtype="int64")[:-1]
-
-    def select(self, numbers: np.ndarray) -> Pictures:
+    def select(self, numbers: np.ndarray) -> DecodedImages:
         """Return only these images, in this order."""
-        chosen = copy.copy(self)
-        chosen.paths, chosen.shapes = [self.paths[n] for n in numbers], [self.shapes[n] for n in numbers]
-        chosen.starts = self.starts[numbers]
-        return chosen
+        paths, shapes = [self.paths[n] for n in numbers], [self.shapes[n] for n in numbers]
+        return dataclasses.replace(self, paths=paths, shapes=shapes, starts=self.starts[numbers])
 
     def __getitem__(self, index: int) -> np.ndarray:
         if self.store is None:
@@ -133,15 +117,22 @@ class Pictures:
         return self.decoder.plain(self.paths[index]) if self.decoder.roomy else self[index]
 
 
-@dataclasses.dataclass
-class _Decoded:
-    """The result of decoding files: the shape of each, (0,) for a damaged one, and what is wrong with those."""
+def _decoded_images(
+    paths: list[Path], decoder: Decoder, shapes: list[tuple[int, ...]], failures: dict[Path, str], file: Any = None
+) -> DecodedImages:
+    """Return images whose pixels are in a file, one after another, or are decoded each time."""
+    starts, store = np.cumsum([0, *map(math.prod, shapes)], dtype="int64"), None
+    if file is not None:
+        store = np.memmap(file, "uint8", "r") if starts[-1] else np.empty(0, "uint8")
+    return DecodedImages(paths, decoder, failures, shapes, starts[:-1], store)
 
-    shapes: list[tuple[int, ...]] = dataclasses.field(default_factory=list)
-    failures: dict[Path, str] = dataclasses.field(default_factory=dict)
+
+def fingerprint(paths: Iterable[Path]) -> str:
+    """Return a text that changes with any of the files: with its path, size or time of change."""
+    return json.dumps([(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths])
 
 
-def decoded_pictures(paths: list[Path], decoder: Decoder, cache: Any, workers: int, progress: bool) -> Pictures:
+def decode_images(paths: list[Path], decoder: Decoder, cache: Any, workers: int, progress: bool) -> DecodedImages:
     """Decode all files once: into a file or, with `cache=False`, only to find the damaged ones."""
     cache = "auto" if cache is True else cache
     if cache == "auto":
@@ -153,42 +144,37 @@ def decoded_pictures(paths: list[Path], decoder: Decoder, cache: Any, workers: i
             )
             cache = False
     if cache is False:
-        return Pictures(paths, decoder, _decode_all(paths, decoder, None, workers, progress), None)
+        return _decoded_images(paths, decoder, *_decode_all(paths, decoder, None, workers, progress))
     if cache != "auto":
         folder = expanded(path_text(cache, "cache", "'auto', a folder or False"))
         return _kept(paths, decoder, folder, workers, progress)
     with naming(f"the decoded images to {tempfile.gettempdir()}"), tempfile.TemporaryFile(prefix="vit_keras-") as file:
         decoded = _decode_all(paths, decoder, file, workers, progress)
-        return Pictures(paths, decoder, decoded, _mapped(file, decoded))  # the array keeps the file's content
+        return _decoded_images(paths, decoder, *decoded, file)  # whose array keeps the file's content
 
 
-def _kept(paths: list[Path], decoder: Decoder, folder: Path, workers: int, progress: bool) -> Pictures:
+def _kept(paths: list[Path], decoder: Decoder, folder: Path, workers: int, progress: bool) -> DecodedImages:
     """Keep the pixels in a folder, under a name that changes with the files and with how they are decoded."""
     folder.mkdir(parents=True, exist_ok=True)
-    files = [(str(path.resolve()), (info := path.stat()).st_size, info.st_mtime_ns) for path in paths]
-    key = hashlib.sha256((decoder.key() + json.dumps(files)).encode()).hexdigest()[:32]
+    key = hashlib.sha256((decoder.key() + fingerprint(paths)).encode()).hexdigest()[:32]
     pixels, index = folder / f"{key}.pixels", folder / f"{key}.json"
     if pixels.exists() and index.exists() and not _are_repaired(paths, decoder, index):
         delete_left(folder)
     else:
         with complete(pixels) as part, open(part, "wb") as file:
-            decoded = _decode_all(paths, decoder, file, workers, progress)
-        failures = [[paths.index(path), text] for path, text in decoded.failures.items()]
+            shapes, failures = _decode_all(paths, decoder, file, workers, progress)
+        numbered = [[paths.index(path), text] for path, text in failures.items()]
         with complete(index) as part:
-            part.write_text(json.dumps({"shapes": decoded.shapes, "failures": failures}), encoding="utf-8")
-    found = json.loads(index.read_text(encoding="utf-8"))
-    decoded = _Decoded(list(map(tuple, found["shapes"])), {paths[n]: text for n, text in found["failures"]})
-    return Pictures(paths, decoder, decoded, _mapped(pixels, decoded))
+            part.write_text(json.dumps({"shapes": shapes, "failures": numbered}), encoding="utf-8")
+    kept = json.loads(index.read_text(encoding="utf-8"))
+    failures = {paths[n]: text for n, text in kept["failures"]}
+    return _decoded_images(paths, decoder, list(map(tuple, kept["shapes"])), failures, pixels)
 
 
 def _are_repaired(paths: list[Path], decoder: Decoder, index: Path) -> bool:
     """Return whether an image can be decoded that could not be when it was kept, such as a file of other rights."""
     failures = json.loads(index.read_text(encoding="utf-8"))["failures"]
     return any(not isinstance(_attempt(paths[number], decoder), str) for number, _ in failures)
-
-
-def _mapped(file: Any, decoded: _Decoded) -> np.ndarray:
-    return np.memmap(file, "uint8", "r") if any(map(math.prod, decoded.shapes)) else np.empty(0, "uint8")
 
 
 def _attempt(path: Path, decoder: Decoder) -> np.ndarray | str:
@@ -199,46 +185,33 @@ def _attempt(path: Path, decoder: Decoder) -> np.ndarray | str:
         return str(error)
 
 
-def _decode_all(paths: list[Path], decoder: Decoder, file: Any, workers: int, progress: bool) -> _Decoded:
-    """Decode all files, and write their pixels one after another if there is a file for them."""
+def _decode_all(
+    paths: list[Path], decoder: Decoder, file: Any, workers: int, progress: bool
+) -> tuple[list[tuple[int, ...]], dict[Path, str]]:
+    """Decode all files, into a file if there is one; return the shape of each, or (0,) and what is wrong with it."""
     attempt = functools.partial(_attempt, decoder=decoder)
-    decoded, advance, started = _Decoded(), None, time.monotonic()
+    shapes, failures, advance, started = [], {}, None, time.monotonic()
     with ThreadPoolExecutor(max(1, workers)) as pool, contextlib.ExitStack() as late:
         for first in range(0, len(paths), _BLOCK):
             block = paths[first : first + _BLOCK]
             for path, result in zip(block, pool.map(attempt, block)):
                 if isinstance(result, str):
-                    decoded.failures[path] = result
+                    failures[path] = result
                 elif file is not None:
                     file.write(np.ascontiguousarray(result))
-                decoded.shapes.append((0,) if isinstance(result, str) else result.shape)
+                shapes.append((0,) if isinstance(result, str) else result.shape)
             if advance is not None:
                 advance(len(block))
             elif progress and time.monotonic() - started > _PATIENCE:
-                advance = late.enter_context(progress_bar("Decoding", len(paths), start=len(decoded.shapes)))
+                advance = late.enter_context(progress_bar("Decoding", len(paths), start=len(shapes)))
     if file is not None:
         file.flush()
-    return decoded
+    return shapes, failures
 
 
-def report_damaged(failures: Sequence[tuple[Path | str, str]], pictures: int, errors: str) -> None:
-    """Raise an error for damaged images, or warn that they are left out.
-
-    Args:
-        failures: The damaged files, and what is wrong with each.
-        pictures: Number of images in all, damaged or not.
-        errors: `"raise"` or `"skip"`.
-
-    Raises:
-        ValueError: There are damaged images and `errors` is `"raise"`, or there are no others.
-
-    Warns:
-        UserWarning: Damaged images are left out.
-
-    Example:
-        >>> report_damaged([], 3, "raise")
-    """
-    if failures and (errors == "raise" or len(failures) == pictures):
+def report_damaged(failures: Sequence[tuple[Path | str, str]], total: int, errors: str) -> None:
+    """Raise an error for damaged images, or warn that they are left out; `total` counts these and the others."""
+    if failures and (errors == "raise" or len(failures) == total):
         (path, text), others = failures[0], len(failures) - 1
         text = text if str(path) in text else f"{path}: {text}"
         more = f" There {'is 1' if others == 1 else f'are {others:,}'} more." if others else ""

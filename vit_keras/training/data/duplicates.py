@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..._internal.imports import extra
 from ..._internal.validate import as_array
 
 __all__ = ["Duplicates", "near_duplicates"]
@@ -72,14 +73,11 @@ def near_duplicates(train: Any, held_out: Any, *, threshold: float | None = None
         >>> found.train, found.held_out
         (array([7]), array([0]))
     """
-    try:
-        from sklearn.neighbors import NearestNeighbors
-    except ImportError:
-        raise ImportError("Near-duplicates are found with scikit-learn: pip install scikit-learn") from None
+    neighbors = extra("sklearn.neighbors", "Near-duplicates are found with scikit-learn", "train")
     train, held_out = as_array(train, "float32"), as_array(held_out, "float32")
     if len(train) < 3:
         raise ValueError(f"Nearest neighbors need at least three images to learn from. Received: {len(train)}")
-    near = NearestNeighbors(n_neighbors=1, metric="cosine").fit(train)
+    near = neighbors.NearestNeighbors(n_neighbors=1, metric="cosine").fit(train)
     if threshold is None:
         asked = np.random.default_rng(0).permutation(len(train))[:_ASKED]
         within = near.kneighbors(train[asked], n_neighbors=2)[0][:, 1]

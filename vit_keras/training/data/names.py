@@ -12,15 +12,7 @@ from ..distill import Distillation
 
 
 def name_learner(model: keras.Model, data: Any) -> None:
-    """Attach the task and the names of a dataset's classes to the model that learns them, where they fit.
-
-    Args:
-        model: The model to train. A pre-training learns no labels.
-        data: What it trains on. Only an `ImageFolder` has names; other data change nothing.
-
-    Example:
-        >>> name_learner(keras.Sequential([keras.layers.Dense(2)]), None)
-    """
+    """Attach the task and the class names of an `ImageFolder` to the model that learns them; ignore other data."""
     learns = isinstance(model, Distillation) or not isinstance(model, CheckedModel)
     if not (hasattr(data, "class_names") and learns and anatomy.has_vit(model)):
         return
@@ -30,11 +22,7 @@ def name_learner(model: keras.Model, data: Any) -> None:
 
 
 class NameClasses(keras.callbacks.Callback):
-    """A callback for `name_learner`, where a model is not compiled by a recipe.
-
-    Args:
-        data: The dataset.
-    """
+    """A callback that calls `name_learner`, for models that are not compiled by a recipe."""
 
     def __init__(self, data: Any):
         super().__init__()

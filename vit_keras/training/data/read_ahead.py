@@ -14,11 +14,7 @@ __all__ = ["ReadAhead", "SetEpoch"]
 
 
 class SetEpoch(keras.callbacks.Callback):
-    """A callback that tells a dataset the epoch, also after `fit(initial_epoch=…)` and `BackupAndRestore`.
-
-    Args:
-        data: Anything with an attribute `epoch`.
-    """
+    """A callback that tells a dataset the epoch, also after `fit(initial_epoch=…)` and `BackupAndRestore`."""
 
     def __init__(self, data: Any):
         super().__init__()
@@ -29,41 +25,32 @@ class SetEpoch(keras.callbacks.Callback):
 
 
 class ReadAhead:
-    """The batches of one epoch in the dataset's order. Threads prepare the next ones while one is used.
-
-    The first number that is asked for gets the first batch, and so on. A number asked for again gets its own batch
-    again.
-    """
-
-    data: Any
-    epoch: int
-    stop: Any
-    submitted: int
+    """The batches of one epoch in the dataset's order, whatever the indices; threads prepare the next ones."""
 
     def __init__(self, data: Any, epoch: int):
-        self.data, self.epoch = data, epoch
+        self._data, self._epoch = data, epoch
         self.place: dict[int, int] = {}
-        self.waiting: dict[int, Future[Any]] = {}
-        self.submitted = 0
-        self.lock: threading.Lock = threading.Lock()
-        self.pool = ThreadPoolExecutor(data.threads, "vit_keras-data") if data.threads else None
-        if self.pool:  # when this object goes, or at Python's exit before its modules go
-            self.stop = weakref.finalize(self, self.pool.shutdown, wait=False, cancel_futures=True)
+        self._waiting: dict[int, Future[Any]] = {}
+        self._submitted = 0
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(data.threads, "vit_keras-data") if data.threads else None
+        if self._pool:  # when this object goes, or at Python's exit before its modules go
+            self._stop = weakref.finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)
 
     def get(self, index: int) -> tuple[np.ndarray, ...]:
-        """Return a batch."""
-        with self.lock:
+        """Return the first batch for the first index, and so on; for an index that was asked for, its batch again."""
+        with self._lock:
             place = self.place.setdefault(index, len(self.place))
-            while self.pool and self.submitted < min(place + self.data.threads + 2, len(self.data)):
-                self.waiting[self.submitted] = self.pool.submit(self.data._batch, self.epoch, self.submitted)
-                self.submitted += 1
-            future = self.waiting.pop(place, None)
-        return future.result() if future else self.data._batch(self.epoch, place)
+            while self._pool and self._submitted < min(place + self._data.threads + 2, len(self._data)):
+                self._waiting[self._submitted] = self._pool.submit(self._data._batch, self._epoch, self._submitted)
+                self._submitted += 1
+            future = self._waiting.pop(place, None)
+        return future.result() if future else self._data._batch(self._epoch, place)
 
     def close(self) -> bool:
         """Drop unused batches, and return whether all batches were requested."""
-        with self.lock:
-            if self.pool:
-                self.stop()
-            self.pool, self.waiting = None, {}
-            return len(self.place) == len(self.data)
+        with self._lock:
+            if self._pool:
+                self._stop()
+            self._pool, self._waiting = None, {}
+            return len(self.place) == len(self._data)

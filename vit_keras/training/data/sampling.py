@@ -37,11 +37,11 @@ class Sample:
     preprocessing: Preprocessing
     augmentation: Augmentation | None = None
 
-    def __call__(self, picture: Any, rng: np.random.Generator | int | None = None) -> np.ndarray:
+    def __call__(self, image: Any, rng: np.random.Generator | int | None = None) -> np.ndarray:
         """Read an image, augment it, and turn it into the model's input.
 
         Args:
-            picture: The bytes of a file (JPEG, PNG …), or its path.
+            image: The bytes of a file (JPEG, PNG …), or its path.
             rng: Source of randomness, or a seed. Without an augmentation nothing is random.
 
         Returns:
@@ -52,12 +52,12 @@ class Sample:
             ValueError: The image is damaged, or there is an augmentation and no `rng` or no size.
         """
         if self.augmentation is None:
-            return self.preprocessing(picture)[0]
+            return self.preprocessing(image)[0]
         if rng is None:
             raise ValueError("An augmentation needs rng: a numpy.random.Generator or a seed. Received: None")
         decoder = Decoder(self.preprocessing, roomy=self.augmentation.crop is not None)
-        source = io.BytesIO(picture) if isinstance(picture, bytes) else picture
-        pixels = self.augmentation.picture(decoder(source), decoder.size, np.random.default_rng(rng))
+        source = io.BytesIO(image) if isinstance(image, bytes) else image
+        pixels = self.augmentation.augment_image(decoder(source), decoder.size, np.random.default_rng(rng))
         return self.preprocessing.normalize(pixels)
 
 

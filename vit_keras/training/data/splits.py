@@ -90,9 +90,7 @@ def check_fold_column(data: Labeled, folds: np.ndarray, name: str) -> None:
 
 
 def _check_duplicates(data: Labeled, parts: np.ndarray | None, advice: str) -> None:
-    """Raise a `ValueError` where one image stands in several rows, and not in one part of the data: a model would be
-    measured on images that it has learned.
-    """
+    """Raise a `ValueError` where an image is in several rows, and not in one part: it would be learned and held out."""
     rows: dict[Any, list[int]] = {}
     for row, path in enumerate(data.paths):
         if row not in data.missing:

@@ -1,9 +1,4 @@
-"""TrivialAugment (arXiv 2103.10158) with Pillow: one operation for each image, at random, of a random strength.
-
->>> image = Image.new("RGB", (32, 32), "red")
->>> trivial_augment(image, np.random.default_rng(0)).size
-(32, 32)
-"""
+"""TrivialAugment (arXiv 2103.10158) with Pillow: one operation for each image, at random, of a random strength."""
 
 from __future__ import annotations
 
@@ -45,19 +40,11 @@ OPERATIONS: dict[str, Callable[[Image.Image, float], Image.Image]] = {
     "autocontrast": lambda image, x: ImageOps.autocontrast(image),
     "equalize": lambda image, x: ImageOps.equalize(image),
 }
-"""The paper's wide space: what each does to an image, by a strength from -1 to 1.
-
-A translation of 32 pixels is meant for 224, so here it is a seventh of the side.
-"""
+"""The paper's wide space, by a strength from -1 to 1; its translation, 32 pixels of 224, is a seventh of the side."""
 
 
 def trivial_augment(image: Image.Image, rng: np.random.Generator) -> Image.Image:
-    """Return an image to which one of `OPERATIONS` was applied.
-
-    Args:
-        image: In 8 bits, gray or RGB.
-        rng: Source of randomness.
-    """
+    """Apply one of `OPERATIONS` to an image of 8 bits, gray or RGB."""
     operation = list(OPERATIONS.values())[rng.integers(len(OPERATIONS))]
     strength = rng.integers(_STRENGTHS) / (_STRENGTHS - 1)
     return operation(image, strength if rng.random() < 0.5 else -strength)

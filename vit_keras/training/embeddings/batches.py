@@ -24,17 +24,16 @@ __all__: list[str] = []
 
 
 class Batch(NamedTuple):
-    """Some images, or the outputs of a model for them: one row each.
-
-    Attributes:
-        images: An array or tensor `(batch, …)`, or a list of images.
-        paths: The files that they were read from, if any.
-        labels: A label for each, if any.
-    """
+    """Some images, `(batch, …)` or a list, or the outputs of a model for them; their files and labels, if known."""
 
     images: Any
     paths: Sequence[str] | None = None
     labels: Any = None
+
+
+def slices(count: int, size: int) -> Iterator[slice]:
+    """Yield the slice of each batch of this size out of `count` rows."""
+    return (slice(n, min(n + size, count)) for n in range(0, count, size))
 
 
 # --- where images come from -------------------------------------------------------------------------------------
@@ -59,9 +58,9 @@ def batches_of(images: Any, batch_size: int) -> tuple[Iterator[Batch], int | Non
         return (_of_dataset(images[n]) for n in range(images.num_batches)), None
     if isinstance(images, tuple) and images and len(getattr(images[0], "shape", ())) == 4:
         pixels, *others = images
-        return _slices(batch_size, pixels, labels=others[0] if others else None), len(pixels)
+        return _cut(batch_size, pixels, labels=others[0] if others else None), len(pixels)
     if len(getattr(images, "shape", ())) == 4:
-        return _slices(batch_size, images), len(images)
+        return _cut(batch_size, images), len(images)
     if not isinstance(images, Iterable):
         raise TypeError(f"{_SOURCES} Received: {received(images)}")
     if len(shape := getattr(images, "shape", ())) == 3 and shape[-1] in (1, 3, 4):
@@ -77,15 +76,11 @@ def batches_of(images: Any, batch_size: int) -> tuple[Iterator[Batch], int | Non
 
 def batches_of_files(paths: list[str], labels: Any, batch_size: int) -> tuple[Iterator[Batch], int]:
     """Return batches of images in files, and the number of images."""
-    return _slices(batch_size, paths, paths, labels), len(paths)
+    return _cut(batch_size, paths, paths, labels), len(paths)
 
 
 def files_in(images: str | os.PathLike[str]) -> tuple[list[str], np.ndarray | None]:
-    """Return the images in a folder and the names of their subfolders (`None` unless each is in one), or one image.
-
-    Raises:
-        ValueError: There are no images in the folder.
-    """
+    """Return the images in a folder and the names of their subfolders (`None` unless each is in one), or one image."""
     folder = expanded(images)
     if not folder.is_dir():
         return [os.fspath(images)], None
@@ -97,9 +92,9 @@ def files_in(images: str | os.PathLike[str]) -> tuple[list[str], np.ndarray | No
     return [str(path) for path in paths], labels
 
 
-def _slices(size: int, images: Any, paths: Any = None, labels: Any = None) -> Iterator[Batch]:
-    for n in range(0, len(images), size):
-        yield Batch(*(None if column is None else column[n : n + size] for column in (images, paths, labels)))
+def _cut(size: int, images: Any, paths: Any = None, labels: Any = None) -> Iterator[Batch]:
+    for part in slices(len(images), size):
+        yield Batch(*(None if column is None else column[part] for column in (images, paths, labels)))
 
 
 def _of_dataset(batch: Any) -> Batch:
@@ -112,8 +107,8 @@ def _of_dataset(batch: Any) -> Batch:
     return Batch(images, labels=others[0] if others and not isinstance(others[0], dict) else None)
 
 
-def _names(pictures: Sequence[Any]) -> list[str] | None:
-    names = [str(each) if isinstance(each, (str, os.PathLike)) else "" for each in pictures]
+def _names(images: Sequence[Any]) -> list[str] | None:
+    names = [str(each) if isinstance(each, (str, os.PathLike)) else "" for each in images]
     return names if any(names) else None
 
 
@@ -131,24 +126,11 @@ def run_over(
     progress: bool = False,
     check: Callable[[np.ndarray], None] | None = None,
 ) -> Generator[Batch, None, None]:
-    """Run a function over batch after batch, while the next batches are prepared.
+    """Yield each batch with its images replaced by the outputs of `run`, float32, while the next ones are prepared.
 
-    Args:
-        batches: Lists of images, and arrays of integers, are prepared; arrays of floats are taken as they are.
-        run: From float32 `(batch, height, width, channels)` to the outputs.
-        prepare: From images to the model's input. With `image_size=None` each image keeps its size, and images of
-            different sizes are run one by one.
-        model: The model whose images these are. A file smaller than a patch of it counts as damaged.
-        errors: `"raise"` to refuse damaged files, `"skip"` to leave them out with a warning.
-        total: Number of images, for the progress bar.
-        progress: Whether to draw one.
-        check: Called with the first batch of floats.
-
-    Yields:
-        The batches, their images replaced by the outputs in float32.
-
-    Raises:
-        ValueError: Images have the wrong shape, a file is damaged, or there are no images.
+    Lists of images and arrays of integers are prepared; arrays of floats are taken as they are, and the first of them
+    is given to `check`. With a `prepare` of `image_size=None`, images of different sizes are run one by one. A file
+    smaller than a patch of the model counts as damaged.
     """
     shape, least = image_shape(model)[1:], _least(model)
     largest, done, checked = 0, 0, False
@@ -173,10 +155,8 @@ def run_over(
                 if not (prepared or checked or check is None):
                     checked = True
                     check(images)
-                count, largest = len(images), max(largest, len(images))
-                if count < largest and len(batch.images) == 1:  # JAX compiles for each size of a batch: keep to one
-                    images = np.pad(images, [(0, largest - count), *[(0, 0)] * 3])
-                outputs.append(np.asarray(keras.ops.convert_to_numpy(run(images)), "float32")[:count])
+                largest = max(largest, len(images))
+                outputs.append(run_filled(run, images, largest if len(batch.images) == 1 else len(images)))
             if not outputs:  # all of them damaged
                 continue
             yield batch._replace(images=_joined(outputs))
@@ -187,8 +167,14 @@ def run_over(
         raise ValueError("There are no images.")
 
 
+def run_filled(run: Callable[[np.ndarray], Any], images: np.ndarray, size: int) -> np.ndarray:
+    """Run a batch filled up to a size, because JAX compiles for each size; return the outputs in float32."""
+    filled = images if len(images) == size else np.pad(images, [(0, size - len(images)), *[(0, 0)] * 3])
+    return np.asarray(keras.ops.convert_to_numpy(run(filled)), "float32")[: len(images)]
+
+
 def _least(model: keras.Model) -> tuple[int, int]:
-    """Return the size of the smallest image that a model takes: one patch, or any where something stands before it."""
+    """Return the size of the smallest image that a model takes: one patch, or any where other layers are before it."""
     config = getattr(find_vit(model), "config", None)
     return (1, 1) if config is None or front(model) else config.stride
 
@@ -199,18 +185,19 @@ def _prepared(
     """Prepare each image of a batch; damaged files are noted and left out if there is a list for them."""
     images: list[np.ndarray] = []
     kept: list[int] = []
-    for n, picture in enumerate(batch.images):
+    for n, source in enumerate(batch.images):
+        is_file = isinstance(source, (str, os.PathLike))
         try:
-            image = prepare([picture])[0]
+            image = prepare([source])[0]
             if min(have - need for have, need in zip(image.shape, least)) < 0:
-                size, named = image.shape[:2], picture if isinstance(picture, (str, os.PathLike)) else "An image"
-                raise ValueError(f"{named} is smaller than one patch, {least} pixels. Its size is {size}.")
+                name, size = source if is_file else "An image", image.shape[:2]
+                raise ValueError(f"{name} is smaller than one patch, {least} pixels. Its size is {size}.")
             images.append(image)
             kept.append(n)
         except (OSError, ValueError) as error:
-            if damaged is None or not isinstance(picture, (str, os.PathLike)):
+            if damaged is None or not is_file:
                 raise
-            damaged.append((os.fspath(picture), str(error)))
+            damaged.append((os.fspath(source), str(error)))
     labels = None if batch.labels is None else batch.labels[kept]
     paths = None if batch.paths is None else [batch.paths[n] for n in kept]
     return Batch(images, paths, labels)

@@ -13,6 +13,7 @@ from ..._internal.validate import one_of, positive_integer
 from ...anatomy import preprocessing_of
 from ...backend.keras_internals import no_gradients
 from ...opening import as_model
+from .batches import run_filled, slices
 from .extraction import Extractor
 
 __all__ = ["Embedder"]
@@ -53,7 +54,7 @@ class Embedder:
         image_size: int | tuple[int, int] | str | None = "native",
         **options: Any,
     ) -> None:
-        self.outputs: Any = one_of(outputs, "outputs", ("features", "predictions"))
+        self.outputs: str = one_of(outputs, "outputs", ("features", "predictions"))
         self.batch_size: int = positive_integer(batch_size, "batch_size")
         self.model: keras.Model = as_model(model, **options)
         if outputs == "features":
@@ -81,19 +82,16 @@ class Embedder:
             The columns without `"bytes"`; `"features"` (or `"predictions"`), float32 `(rows, …)`, NaN in a row of a
             damaged image; and `"error"`, empty where all is well.
         """
-        pictures = batch["bytes"] if "bytes" in batch else [str(path) for path in batch["path"]]
-        found = np.full((len(pictures), *self._shape), np.nan, "float32")
-        good, images, errors = [], [], [""] * len(pictures)
-        for n, picture in enumerate(pictures):
+        sources = batch["bytes"] if "bytes" in batch else [str(path) for path in batch["path"]]
+        rows = np.full((len(sources), *self._shape), np.nan, "float32")
+        good, images, errors = [], [], [""] * len(sources)
+        for n, source in enumerate(sources):
             try:
-                images.append(self._preprocessing(picture)[0])
+                images.append(self._preprocessing(source)[0])
                 good.append(n)
             except (ValueError, OSError, TypeError) as error:  # a missing value is of another type
                 errors[n] = str(error) or type(error).__name__
-        for start in range(0, len(good), self.batch_size):
-            some = np.stack(images[start : start + self.batch_size])
-            filled = np.pad(some, [(0, self.batch_size - len(some)), *[(0, 0)] * 3])
-            rows = keras.ops.convert_to_numpy(self._run(filled))[: len(some)]
-            found[good[start : start + self.batch_size]] = rows
+        for part in slices(len(good), self.batch_size):
+            rows[good[part]] = run_filled(self._run, np.stack(images[part]), self.batch_size)
         kept = {name: column for name, column in batch.items() if name != "bytes"}
-        return {**kept, self.outputs: found, "error": np.array(errors, dtype=object)}
+        return {**kept, self.outputs: rows, "error": np.array(errors, dtype=object)}

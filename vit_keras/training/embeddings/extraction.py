@@ -115,17 +115,13 @@ def embed(
 
 @dataclasses.dataclass(frozen=True)
 class Extractor:
-    """The part of a model from its images to its features.
-
-    Attributes:
-        model: The model whose images these are: the given one, or its ViT where what stands before that has no graph.
-        parts: Models to apply one after the other: those before the ViT, the ViT up to the features, and what makes one
-            vector of tokens, if any.
-        preprocessing: How images become inputs of `model`.
-    """
+    """The part of a model from its images to its features."""
 
     model: keras.Model
+    """The model whose images these are: the given one, or its ViT where the layers before that have no graph."""
     parts: tuple[keras.Model, ...]
+    """Those before the ViT, the ViT up to the features, and what makes one vector of tokens, if any: one after another.
+    """
     preprocessing: Preprocessing
 
     @classmethod

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..._internal.imports import extra
 from ..._internal.validate import path_text
 from .batches import Batch, joined_labels, joined_paths
 
@@ -20,23 +21,12 @@ __all__: list[str] = []
 
 
 def writer_for(output: str | os.PathLike[str]) -> Callable[[Path, Iterable[Batch]], Any]:
-    """Return the function that writes batches of features to a file of this suffix.
-
-    Raises:
-        ImportError: It is `.parquet`, and PyArrow is not installed.
-        TypeError: It is not a path.
-        ValueError: It is none of `.npy`, `.npz`, `.parquet`.
-    """
+    """Return the function that writes batches of features to a file of this suffix."""
     suffix = Path(path_text(output, "output", "the path of a file")).suffix.lower()
     if suffix not in _WRITERS:
         raise ValueError(f"output must end in {', '.join(_WRITERS)}. Received: {os.fspath(output)!r}")
     if suffix == ".parquet":
-        try:
-            import pyarrow.parquet  # noqa: F401
-        except ImportError:
-            raise ImportError(
-                "A .parquet file needs PyArrow: pip install pyarrow. Without it, write .npy or .npz."
-            ) from None
+        extra("pyarrow.parquet", "A .parquet file needs PyArrow, and .npy and .npz do not", "parquet")
     return _WRITERS[suffix]
 
 

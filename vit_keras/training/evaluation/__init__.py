@@ -116,14 +116,7 @@ def evaluate(
 def evaluate_decoded(
     model: keras.Model, data: ImageFolder, folder: str | os.PathLike[str], *, batch_size: int = 32
 ) -> Evaluation:
-    """Measure a model on the images of a dataset, without augmentation; its outputs are as the dataset's labels.
-
-    Args:
-        model: A model with a head, and the task of the dataset.
-        data: The images, decoded in the size of the model.
-        folder: Where they are.
-        batch_size: Images in a batch.
-    """
+    """Measure a model on the images of a dataset of its task, decoded in its size, without augmentation."""
     if (said := task_of(model)) != data.task:
         raise ValueError(f"The model {model.name!r} has the task {said!r}, and the images {data.task!r}.")
     batches = (
@@ -220,25 +213,16 @@ def _chosen(paths: Sequence[str], only: Any) -> np.ndarray:
 def pictures_of_mistakes(
     model: keras.Model, evaluation: Any, folder: str | os.PathLike[str], count: int = 24
 ) -> dict[int, tuple[np.ndarray, np.ndarray | None]]:
-    """Return at most `count` images of the worst mistakes, worst first; see `explained_pictures`."""
+    """Return at most `count` images of the worst mistakes, worst first (see `explained_pictures`)."""
     return explained_pictures(model, evaluation, folder, evaluation.mistakes()[:count])
 
 
 def explained_pictures(
     model: keras.Model, evaluation: Any, folder: str | os.PathLike[str], numbers: Iterable[int]
 ) -> dict[int, tuple[np.ndarray, np.ndarray | None]]:
-    """Return some images of an evaluation and, of a model with attention, maps of what was predicted.
+    """Return images of an evaluation by number: uint8 pixels, and the same with the relevance of the prediction.
 
-    On OpenVINO, which has no gradients, there are no maps.
-
-    Args:
-        model: The model that predicted them.
-        evaluation: The evaluation.
-        folder: Where the images are.
-        numbers: The numbers of the images.
-
-    Returns:
-        By the number of the image: uint8 pixels, and the same with the relevance of the predicted class or `None`.
+    Models without attention, and OpenVINO, which has no gradients, give `None` for the latter.
     """
     chosen = [int(number) for number in numbers]
     pictures = [small(expanded(folder) / evaluation.paths[number]) for number in chosen]

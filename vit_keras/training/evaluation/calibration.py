@@ -33,7 +33,8 @@ from ...anatomy import (
 from ...anatomy import task as task_of
 from ...anatomy.outputs import tensor_source
 from ..embeddings.batches import batches_of, joined_labels, run_over
-from ..embeddings.probe import check_labels, label_numbers, refuse_changed
+from ..embeddings.probe import check_labels, label_numbers
+from ..lora import check_plain
 from .tasks import Evaluation
 
 __all__ = ["Reliability", "calibrate", "temperature"]
@@ -154,12 +155,7 @@ def temperature(probabilities: Any, labels: Any) -> float:
 
 
 def tempered(probabilities: np.ndarray, by: float | np.ndarray, task: str = "single") -> np.ndarray:
-    """Return the probabilities of a model whose logits are divided by a temperature, or by one for each image `(n, 1)`.
-
-    Example:
-        >>> tempered(np.array([[0.8, 0.2]]), 2.0).round(3)
-        array([[0.667, 0.333]])
-    """
+    """Return the probabilities of a model whose logits are divided by a temperature, or by each image's `(n, 1)`."""
     task = "multi" if _are_sigmoids(probabilities) else task
     return (_sigmoid if task == "multi" else _softmax)(_logits(probabilities, task) / by)
 
@@ -246,7 +242,7 @@ def _heads(model: keras.Model) -> list[keras.layers.Dense]:
             f"Only a model whose output comes from a Dense layer can be calibrated. The output of {model.name!r} "
             f"comes from {type(source).__name__}."
         )
-    refuse_changed(found, model, "calibrate")
+    check_plain(found, model, "calibrate")
     return found
 
 

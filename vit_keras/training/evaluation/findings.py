@@ -16,7 +16,7 @@ from ..data.folder import Labeled
 from ..embeddings import linear_probe
 from .calibration import temperature, tempered
 from .charts import learning_curve_chart
-from .frozen import MOST_WORK, Frozen
+from .frozen import MOST_WORK, FrozenFeatures
 
 __all__: list[str] = []
 
@@ -33,18 +33,7 @@ _DRAWS = 5
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What was found: a section of the report, and its numbers.
-
-    Attributes:
-        key: Name of its numbers in history.json.
-        told: Its numbers, as plain JSON.
-        heading: Heading of its section.
-        text: The text of the section, as HTML.
-        cards: Numbers of images in the data, and what is said of them, as HTML.
-        chart: A chart, as HTML.
-        line: A line to print before training.
-        remark: What to read before the numbers of the report.
-    """
+    """A section of the report, its numbers as plain JSON, and rows of images with captions; texts are HTML."""
 
     key: str
     told: Any
@@ -53,11 +42,13 @@ class Finding:
     cards: tuple[tuple[list[int], str], ...] = ()
     chart: str = ""
     line: str = ""
+    """To print before the training."""
     remark: str = ""
+    """To read before the numbers of the report."""
 
 
-def look_at(
-    frozen: Frozen, data: Labeled, pairs: Sequence[tuple[ImageFolder, ImageFolder]], *, seed: int
+def analyze(
+    frozen: FrozenFeatures, data: Labeled, pairs: Sequence[tuple[ImageFolder, ImageFolder]], *, seed: int
 ) -> tuple[Finding, ...]:
     """Look at the images through a model that has not learned their labels."""
     parts = [[np.sort(frozen.places(each.rows)) for each in pair] for pair in pairs]  # in the random order of features
@@ -65,7 +56,7 @@ def look_at(
     return tuple(each for each in (_duplicates(frozen, data, parts), *learned) if each is not None)
 
 
-def _duplicates(frozen: Frozen, data: Labeled, parts: Sequence[Sequence[np.ndarray]]) -> Finding | None:
+def _duplicates(frozen: FrozenFeatures, data: Labeled, parts: Sequence[Sequence[np.ndarray]]) -> Finding | None:
     """Return pairs of a held-out image and one to learn from that are nearly the same, of all folds."""
     pairs: dict[frozenset[int], tuple[float, int, int]] = {}
     copies, threshold = set(), None
@@ -101,7 +92,7 @@ def _duplicates(frozen: Frozen, data: Labeled, parts: Sequence[Sequence[np.ndarr
     )
 
 
-def _learned(frozen: Frozen, data: Labeled, parts: Sequence[Sequence[np.ndarray]], seed: int) -> list[Finding | None]:
+def _learned(frozen: FrozenFeatures, data: Labeled, parts: Sequence[Sequence[np.ndarray]], seed: int) -> list[Finding]:
     """Return what logistic regressions tell: the learning curve, and of one split also likely wrong labels."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import StratifiedKFold, cross_val_predict, learning_curve
@@ -118,7 +109,7 @@ def _learned(frozen: Frozen, data: Labeled, parts: Sequence[Sequence[np.ndarray]
     counts, _, scores = learning_curve(
         judge, features, labels, train_sizes=_SIZES, cv=[(train, held_out)] * _DRAWS, shuffle=True, random_state=seed
     )
-    found: list[Finding | None] = [_curve(counts, scores)]
+    found = [_curve(counts, scores)]
     if len(parts) == 1:  # folds have better judges
         asked = np.concatenate([train, held_out])[:most]
         asked = asked[np.bincount(labels[asked])[labels[asked]] > 1]  # no judge has learned the class of one image
@@ -151,11 +142,8 @@ def _curve(counts: np.ndarray, scores: np.ndarray) -> Finding:
 def wrong_labels(data: Labeled, rows: np.ndarray, shares: np.ndarray, judge: str) -> Finding:
     """Return the images whose label is likely wrong, by confident learning (arXiv 1911.00068).
 
-    Args:
-        data: The images.
-        rows: Those that are looked at.
-        shares: Their probabilities by a judge that has not learned them, `(n, classes)` of those that occur or of all.
-        judge: Who that is, in words.
+    `shares` are probabilities `(n, classes)` of these rows, of all classes or those that occur, by a judge that has not
+    learned them.
     """
     about: dict[str, Any] = {"key": "likely_wrong_labels", "heading": "Likely wrong labels"}
     try:

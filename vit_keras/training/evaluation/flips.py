@@ -143,13 +143,7 @@ def _halves(maps: np.ndarray) -> np.ndarray:
 
 
 def _errors(features: np.ndarray, targets: np.ndarray, rng: np.random.Generator) -> np.ndarray | None:
-    """Return the squared errors of images and of mirror images, `(2, n)`, by classifiers that have not learned them.
-
-    Args:
-        features: `(2, n, features)`: of the images, and of their mirror images.
-        targets: `(n, outputs)`.
-        rng: How the images are divided.
-    """
+    """Return the squared errors of images and mirror images, `(2, n)`, by classifiers that have not learned them."""
     errors, part = np.zeros(features.shape[:2]), rng.permutation(len(targets)) % _PARTS
     for number in np.unique(part):
         judged = part == number

@@ -12,8 +12,9 @@ from ...anatomy import find_vit
 from ...opening import resize
 from ..data.dataset import ImageFolder
 from ..embeddings import embed
+from ..embeddings.batches import slices
 
-__all__ = ["Frozen"]
+__all__ = ["FrozenFeatures"]
 
 MOST_WORK = 1e8
 """Images × features × classes up to which a linear probe takes seconds rather than minutes."""
@@ -23,14 +24,8 @@ SHARE = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
-class Frozen:
-    """Outputs of a model that has not learned the images.
-
-    Attributes:
-        rows: The numbers of the images in the data, in a random order.
-        features: `(images, width)`.
-        seconds: The time that it took.
-    """
+class FrozenFeatures:
+    """Features `(images, width)` by a model that has not learned the images, in the random order of `rows`."""
 
     rows: np.ndarray
     features: np.ndarray
@@ -39,30 +34,18 @@ class Frozen:
     @classmethod
     def of(
         cls, given: keras.Model, train: ImageFolder, held_out: ImageFolder, *, seconds: float | None, seed: int
-    ) -> Frozen:
-        """Compute the features of the images.
-
-        Args:
-            given: The model before its training, for images of any size.
-            train: The images to learn from; with those held out, all that there are.
-            held_out: The images held out.
-            seconds: The time limit of the whole training; `None` for no limit.
-            seed: Which images are left out if the time is too short for all.
-        """
+    ) -> FrozenFeatures:
+        """Compute the features of the images, or of a part of them if a training of so many seconds is too short."""
         begun, model = time.monotonic(), resize(find_vit(given), train.image_size)
-        order = np.random.default_rng(seed).permutation(len(train.paths) + len(held_out.paths))
+        everything = [(part, number) for part in (train, held_out) for number in range(len(part.paths))]
+        order = np.random.default_rng(seed).permutation(len(everything))
 
         def batches():
-            for first in range(0, len(order), train.batch_size):
-                if first and seconds is not None and time.monotonic() - begun > SHARE * seconds:
+            for batch in slices(len(order), train.batch_size):
+                if batch.start and seconds is not None and time.monotonic() - begun > SHARE * seconds:
                     return
-                chosen = order[first : first + train.batch_size]
-                learned = chosen < len(train.paths)
-                images = np.empty((len(chosen), *model.input_shape[1:]), "float32")
-                for part, where, shift in ((train, learned, 0), (held_out, ~learned, len(train.paths))):
-                    if where.any():
-                        images[where] = part.arrays(chosen[where] - shift)[0]
-                yield images
+                chosen = (everything[n] for n in order[batch])
+                yield np.concatenate([part.arrays([number])[0] for part, number in chosen])
 
         features = embed(model, batches(), progress=False)
         rows = np.concatenate([train.rows, held_out.rows])[order]

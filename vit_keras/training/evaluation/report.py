@@ -62,35 +62,9 @@ def report(
 ) -> str:
     """Return the page of an evaluation, and of the training before it.
 
-    Args:
-        evaluation: The evaluation.
-        title: Heading of the page.
-        subtitle: A line below it.
-        history: Values after each epoch by name, as Keras' `History.history` has them.
-        best_epoch: Number, from 0, of the epoch whose weights were kept.
-        folds: For several folds, a table as its header and its rows, and a sentence about it.
-        histories: `history` and `best_epoch` of each fold.
-        notes: Sentences to read before the numbers.
-        pictures: Mistakes, by their number in the evaluation: uint8 pixels, and the same with a map over them or
-            `None`.
-        command: The command that made it.
-        recipe: All settings of the training, nested at most once.
-        facts: Other facts, such as versions.
-        temperature: What the model was calibrated with, on these images: of several models, an array `(n, 1)` of each
-            image's; `None` if it was not.
-        findings: What was found in the images before the training.
-        data: The images that they are about.
-
-    Returns:
-        The page, to be written as UTF-8.
-
-    Raises:
-        ValueError: The lists in `history` differ in length.
-
-    Example:
-        >>> said = Evaluation(("cat", "dog"), ("1.jpg", "2.jpg"), np.array([0, 1]), np.array([[0.9, 0.1], [0.6, 0.4]]))
-        >>> "Confusions" in report(said, title="Cats and dogs")
-        True
+    `folds` are the header and the rows of a table, and a sentence; `histories` the history and the best epoch of each;
+    `pictures` the mistakes by their number, each as pixels and with a map or `None`; `temperature` what the model was
+    calibrated with, of several models an array `(n, 1)`; `data` what the findings are about.
     """
     parts = [
         _figures(evaluation),

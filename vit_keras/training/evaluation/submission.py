@@ -26,7 +26,7 @@ from ...opening import as_model
 from ...preprocess import Preprocessing
 from ..data.columns import VALUES, Meaning, check_spelling, columns_of, meaning_of
 from ..data.dataset import preprocessing_for
-from ..data.decoding import Pictures, decoded_pictures
+from ..data.decoding import DecodedImages, decode_images
 from ..data.folder import first_few, folder_of
 from ..data.table import find_pictures, read_columns, whole_columns
 from .views import SeveralViews
@@ -169,11 +169,7 @@ def _target(output: Any) -> Path:
 def _ids_and_names(
     table: Any, wanted: Mapping[str, np.ndarray] | None, image: str | None
 ) -> tuple[str, np.ndarray, list[str]]:
-    """Return the title of the ids, the ids, and the names of the images.
-
-    Raises:
-        ValueError: There is no such column, or the ids are not the sample's, in any order.
-    """
+    """Return the title of the ids, the ids, which must be the sample's in any order, and the names of the images."""
     there, first = [*read_columns(table)], [*(wanted or ())][:1]
     image = image or next((name for name in first if name in there), there[0])
     title = first[0] if first else image
@@ -203,10 +199,7 @@ class _Ensemble:
     progress: bool
 
     def predict(self, paths: list[Path], check: Callable[[Meaning], Any]) -> tuple[np.ndarray, Meaning]:
-        """Return the mean prediction of each image, float64 `(n, outputs)`, and its meaning.
-
-        `check` is called once that is known, before anything is computed.
-        """
+        """Return the mean prediction of each image, float64 `(n, outputs)`, and its meaning if `check` accepts it."""
         total, decoded = np.zeros(()), {}
         meanings: list[Meaning] = []
         failed: dict[Path, str] = {}  # a size that an image cannot be resized to fails alone
@@ -222,7 +215,7 @@ class _Ensemble:
             preprocessing = preprocessing_for(model, None, self.image_size)
             views = SeveralViews(preprocessing, self.tta)
             if views.key() not in decoded:
-                decoded[views.key()] = decoded_pictures(paths, views, "auto", 2, self.progress)
+                decoded[views.key()] = decode_images(paths, views, "auto", 2, self.progress)
             pictures = decoded[views.key()]
             if pictures.failures.keys() - failed.keys():
                 failed |= pictures.failures
@@ -241,7 +234,7 @@ class _Ensemble:
     def _run(
         self,
         model: keras.Model,
-        pictures: Pictures,
+        pictures: DecodedImages,
         views: SeveralViews,
         preprocessing: Preprocessing,
         show: str | None,

@@ -34,18 +34,7 @@ VIEWS = {
 
 
 class SeveralViews(Decoder):
-    """Reader of the pixels of all views of a file, which is decoded once.
-
-    Args:
-        preprocessing: How an image is resized; with a size.
-        tta: Names of `VIEWS`, or one with commas between them.
-
-    Attributes:
-        count: Views of an image, mirror images included.
-
-    Raises:
-        ValueError: There are no such views.
-    """
+    """Reader of the pixels of all views of a file (`VIEWS`), which is decoded once; `count` has mirror images too."""
 
     def __init__(self, preprocessing: Preprocessing, tta: str | Iterable[str] = ()):
         super().__init__(preprocessing, roomy=False)
@@ -64,12 +53,7 @@ class SeveralViews(Decoder):
         return np.stack([self.plain(cut(picture, box)) for box in self.boxes])
 
     def inputs(self, pictures: np.ndarray, normalize: Any) -> Iterator[np.ndarray]:
-        """Yield the inputs of a model for each view in turn, mirror images included.
-
-        Args:
-            pictures: uint8 `(n, boxes, height, width, channels)`.
-            normalize: From pixels to the model's input.
-        """
+        """Yield the inputs for each view, and its mirror image, of pixels `(n, boxes, height, width, channels)`."""
         for n in range(len(self.boxes)):
             view = normalize(pictures[:, n])
             yield view
@@ -84,16 +68,7 @@ class SeveralViews(Decoder):
 
 
 def cut(picture: np.ndarray, box: tuple[float, float, float, float]) -> np.ndarray:
-    """Return a part of an image.
-
-    Args:
-        picture: `(height, width, channels)`.
-        box: `(top, left, bottom, right)` as shares of its sides.
-
-    Example:
-        >>> cut(np.zeros((16, 8, 3)), VIEWS["crops"][3]).shape
-        (14, 7, 3)
-    """
+    """Return a part of an image: a box `(top, left, bottom, right)` as shares of its sides."""
     height, width = picture.shape[:2]
     top, left, bottom, right = (round(share * side) for share, side in zip(box, (height, width) * 2))
     return picture[top:bottom, left:right]

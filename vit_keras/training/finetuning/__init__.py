@@ -23,28 +23,40 @@ import numpy as np
 from PIL import Image
 
 from ..._internal.atomic import check_writable
-from ..._internal.validate import Share, did_you_mean, expanded, path_text, received, size_pair
-from ...anatomy import find_vit, native_size, own_preprocessing
+from ..._internal.validate import (
+    Share,
+    did_you_mean,
+    expanded,
+    is_number,
+    one_of,
+    path_text,
+    positive_integer,
+    received,
+    size_pair,
+)
+from ...anatomy import NUMBERS, find_vit, native_size, own_preprocessing
 from ...backend import openvino
 from ...checkpoints.model_weights import ModelWeights
 from ...config import ViTConfig
 from ...opening import from_checkpoint, open_model, resize
+from .. import metrics
 from ..data.augment import Augmentation
 from ..data.dataset import check_share, datasets_of
 from ..data.folder import Labeled, is_hidden, split
 from ..data.splits import check_fold_column, fold_numbers, hold_out
 from ..data.table import Columns, column_numbers, is_table, read_columns, read_pictures
-from ..metrics import scikit_learn_metrics
 from ..recipes import PLAIN, Recipe
 from ..recipes import recipe as find_recipe
-from .call import Call, noted_warnings
-from .options import FinetuneOptions, check_options
+from .request import Request, noted_warnings
 from .results import FinetuneResult, FoldsResult
 
 __all__ = ["FinetuneResult", "FoldsResult", "finetune"]
 
 _FEWEST_PATCHES = 10
 """Patches down and across: a pre-trained ViT that sees fewer is not worth the time that it saves."""
+
+_MINUTES = 12.0
+"""The time limit where neither minutes nor epochs are given."""
 
 _SAMPLED = 1000
 """Number of images whose size is looked at."""
@@ -175,27 +187,21 @@ def finetune(
         >>> result = finetune("flowers", weights="Ti_16.npz", epochs=10, output="flowers-ti16")  # doctest: +SKIP
     """
     openvino.refuse("finetune")
-    scikit_learn_metrics()  # which the evaluation needs, after a long training
+    metrics.scikit_learn_metrics()  # which the evaluation needs, after a long training
     started = time.monotonic()
     model, folder = _model_and_folder(model, folder, options)
     output = expanded(path_text(output, "output", "the path of a folder for the results"))
     how = _changed(find_recipe(recipe), options)
     _check_opening(model, weights, options)
-    asked = FinetuneOptions(
-        epochs=epochs,
-        minutes=minutes,
-        batch_size=batch_size,
-        metric=metric,
-        balance=balance,
-        probe=probe,
-        calibrate=calibrate,
-        overwrite=overwrite,
-        seed=seed,
-        errors=errors,
-        mistakes=mistakes,
-        command=command,
-        progress=progress,
-    )
+    one_of(errors, "errors", ("raise", "skip"))
+    one_of(balance, "balance", (False, True, "weights", "prior"))
+    seed, mistakes = positive_integer(seed, "seed", 0), positive_integer(mistakes, "mistakes", 0)
+    epochs = epochs if epochs is None else positive_integer(epochs, "epochs")
+    batch_size = batch_size if batch_size is None else positive_integer(batch_size, "batch_size")
+    if minutes is None:
+        minutes = _MINUTES if epochs is None else 0
+    if not (is_number(minutes) and minutes >= 0):
+        raise ValueError(f"minutes must be a number of at least 0. Received: {minutes!r}")
     columns = Columns(
         images_dir=images_dir,
         image_column=image_column,
@@ -209,14 +215,14 @@ def finetune(
     _check_output(output, overwrite, folds)
     if not is_table(folder) and isinstance(folder, (str, os.PathLike)):
         _check_beside(output, expanded(folder))
-    keras.utils.set_random_seed(asked.seed)
+    keras.utils.set_random_seed(seed)
     notes: list[str] = []
     with noted_warnings(notes):
         data = read_pictures(folder, columns, errors)
         if data.assumed and progress:
             print(data.assumed, flush=True)
-        check_options(asked, data)
-        parts = _parts(data, folder, validation_split, folds, asked.seed)
+        _check_task(data, metric, balance, calibrate)
+        parts = _parts(data, folder, validation_split, folds, seed)
         given = model
         if not isinstance(model, keras.Model):
             given = open_model(model, weights, **options)
@@ -227,13 +233,13 @@ def finetune(
             parts,
             image_size=_size(image_size, find_vit(given), data.paths),
             preprocessing=own_preprocessing(find_vit(given)),
-            batch_size=asked.batch_size or how.batch_for((asked.epochs or how.epochs) * len(parts[0])),
-            seed=asked.seed,
+            batch_size=batch_size or how.batch_for((epochs or how.epochs) * len(parts[0])),
+            seed=seed,
             augmentation=how.augmentation,
             errors=errors,
             progress=progress,
         )
-    call = Call(
+    request = Request(
         data=data,
         given=given,
         model=model,
@@ -241,10 +247,21 @@ def finetune(
         recipe=how,
         output=output,
         started=started,
-        options=asked,
         notes=notes,
+        epochs=epochs,
+        seconds=60 * minutes or None,
+        batch_size=batch_size,
+        metric=metric,
+        balance=balance,
+        probe=probe,
+        calibrate=calibrate,
+        overwrite=overwrite,
+        seed=seed,
+        mistakes=mistakes,
+        command=command,
+        progress=progress,
     )
-    return call.one(*sets) if folds is None else call.folds([*zip(sets[::2], sets[1::2])])
+    return request.one(*sets) if folds is None else request.folds([*zip(sets[::2], sets[1::2])])
 
 
 # --- what is trained ----------------------------------------------------------------------------------------------
@@ -273,10 +290,8 @@ def _changed(how: Recipe, options: dict[str, Any]) -> Recipe:
     """Take the fields of a recipe and of its augmentation out of the options, and return the changed recipe."""
     changes = {name: options.pop(name) for name in [*options] if name in _RECIPE}
     augmented = {name: options.pop(name) for name in [*options] if name in _AUGMENTATION}
-    if augmented:
-        base = changes.get("augmentation", how.augmentation) or PLAIN
-        changes["augmentation"] = base.replace(**augmented)
-    return how.replace(**changes)
+    how = how.replace(**changes)
+    return how.replace(augmentation=(how.augmentation or PLAIN).replace(**augmented)) if augmented else how
 
 
 def _check_opening(model: Any, weights: Any, options: Mapping[str, Any]) -> None:
@@ -325,6 +340,31 @@ def _check_beside(output: Path, images: Path) -> None:
         )
 
 
+def _check_task(data: Labeled, metric: str | None, balance: bool | str, calibrate: bool) -> None:
+    """Raise a `ValueError` for options that do not fit the task, and for numbers that are all the same."""
+    task = data.task
+    if task == "regression" and not np.ptp(data.labels, axis=0).any():
+        given = ", ".join(f"{name!r}: {value}" for name, value in zip(data.names, np.ravel(data.labels[0])))
+        raise ValueError(
+            f"Each column of labels has only one value ({given}), so there is nothing to learn. Choose a different "
+            "column with label_column= (--label-column)."
+        )
+    if metric is not None and one_of(metric, "metric", metrics.NAMES) not in metrics.fitting(task):
+        fitting = ", ".join(metrics.fitting(task))
+        raise ValueError(f"The metric {metric!r} does not fit the task {task!r}, which these fit: {fitting}.")
+    if metric == "rmsle":
+        targets = np.delete(data.labels, [*data.missing], axis=0)
+        scale = metrics.scale_of(data.names) if task == "ordinal" else None
+        metrics.score("rmsle", targets, targets, task, scale=scale)  # refuses numbers that it cannot take
+    if calibrate and task in NUMBERS:
+        raise ValueError(f"calibrate=True is about probabilities, and the task is {task!r}. Leave it out.")
+    if balance and (task != "single" or data.weights is not None):
+        why = "the images have weights" if task == "single" else f"the task is {task!r}"
+        raise ValueError(
+            f"balance={balance!r} weighs classes, one for each image, and {why}. Pass weight_column= alone."
+        )
+
+
 def _parts(data: Labeled, source: Any, share: float | None, folds: int | str | None, seed: int) -> list[np.ndarray]:
     """Return the numbers of the images for training and for validation, in turn for each fold."""
     if folds is None:
@@ -359,10 +399,7 @@ def _pooled(given: keras.Model) -> keras.Model:
 
 
 def _size(wanted: Any, model: keras.Model, paths: Sequence[Path]) -> tuple[int, int] | None:
-    """Return the size wanted, or the model's own, or fewer patches where nine in ten images need no more.
-
-    `None` where none is wanted, and the model has none.
-    """
+    """Return the size wanted, or the model's own if any, or fewer patches where nine in ten images need no more."""
     if wanted is not None and not (isinstance(wanted, str) and wanted in ("auto", "native")):
         size = size_pair(wanted, "image_size")
         _config(model).replace(image_size=size)  # refuses what is not a whole number of patches

@@ -6,17 +6,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
 
+from ..data.dataset import ImageFolder
+from ..data.folder import Labeled
 from ..embeddings import Probe, knn, linear_probe
-from ..evaluation.frozen import MOST_WORK, Frozen
+from ..evaluation.frozen import MOST_WORK, FrozenFeatures
 from ..metrics import wilson
 
 __all__ = ["Baseline"]
@@ -32,16 +33,7 @@ NEIGHBORS, CENTROIDS, PROBE = "nearest neighbors", "class means", "linear probe"
 
 @dataclasses.dataclass(frozen=True)
 class Baseline:
-    """Numbers of held-out images that classifiers of frozen features classify correctly.
-
-    Attributes:
-        right: Their number by the name of the classifier.
-        held_out: Held-out images that were classified.
-        learned: Images that the classifiers learned from.
-        seconds: Time that it took, most of it one forward pass of each image.
-        best: The linear classifier that is right most often.
-        probe: It, ready to be the head of the model.
-    """
+    """How many held-out images each classifier of frozen features has right, and the best that is linear."""
 
     right: dict[str, int]
     held_out: int
@@ -51,32 +43,18 @@ class Baseline:
     probe: Probe | None = None
 
     @classmethod
-    def of(
-        cls, frozen: Frozen, labels: np.ndarray, train: np.ndarray, held_out: np.ndarray, *, classes: int
-    ) -> Baseline | None:
-        """Classify the images held out by their features.
-
-        Args:
-            frozen: The features.
-            labels: The class number of each image of the data.
-            train: The numbers of the images to learn from.
-            held_out: The numbers of the images to classify.
-            classes: The number of classes.
-
-        Returns:
-            `None` if no image held out has features, or those to learn from are of one class.
-        """
-        started = time.monotonic()
-        seen, asked = frozen.places(train), frozen.places(held_out)
-        features, known = frozen.features[seen], labels[frozen.rows[seen]]
-        queries, wanted = frozen.features[asked], labels[frozen.rows[asked]]
+    def of(cls, frozen: FrozenFeatures, data: Labeled, train: ImageFolder, held_out: ImageFolder) -> Baseline | None:
+        """Classify held-out images by their features; `None` without any, or with one class to learn."""
+        started, classes = time.monotonic(), len(data.names)
+        seen, asked = frozen.places(train.rows), frozen.places(held_out.rows)
+        features, known = frozen.features[seen], data.labels[frozen.rows[seen]]
+        queries, wanted = frozen.features[asked], data.labels[frozen.rows[asked]]
         if len(np.unique(known)) < 2 or not len(wanted):
             return None
         right = {NEIGHBORS: int((knn(features, known, queries, k=min(20, len(features))) == wanted).sum())}
         probes = {CENTROIDS: _centroids(features, known, classes)}
         if features.size * classes <= MOST_WORK:
-            with contextlib.suppress(ImportError):  # scikit-learn is an extra
-                probes[PROBE] = linear_probe(features, known, classes=classes)
+            probes[PROBE] = linear_probe(features, known, classes=classes)
         right |= {name: int((probe.predict(queries) == wanted).sum()) for name, probe in probes.items()}
         best, seconds = _best(right), frozen.seconds + time.monotonic() - started
         return cls(right, len(wanted), len(known), seconds, best, probes[best])
@@ -111,13 +89,7 @@ class Baseline:
         return self.accuracy >= accuracy
 
     def verdict(self, accuracy: float, saved: str = "probe.keras", *, decides: bool = True) -> str:
-        """Return which model to ship if fine-tuning gave this accuracy, in words.
-
-        Args:
-            accuracy: The accuracy.
-            saved: Where the linear classifier is.
-            decides: Whether the accuracy says which model is better; otherwise both are told, and none is advised.
-        """
+        """Return which model to ship if fine-tuning gave this accuracy, or both accuracies if it does not decide."""
         low, high = self.interval
         neighbors = f", {NEIGHBORS} on {self.right[NEIGHBORS] / self.held_out:.1%}" if NEIGHBORS in self.right else ""
         found = (
@@ -134,14 +106,8 @@ class Baseline:
         return found
 
     def put_into(self, model: keras.Model) -> keras.Model:
-        """Return a model that was given the best linear classifier as its head.
-
-        Raises:
-            ValueError: There is none: of several folds, each has its own.
-        """
-        if self.probe is None:
-            raise ValueError("Each fold has a linear classifier of its own. Put that of one fold into a model.")
-        self.probe.apply_to(model)
+        """Return a model that was given the best linear classifier as its head."""
+        cast("Probe", self.probe).apply_to(model)
         return model
 
     def to_dict(self) -> dict[str, Any]:
@@ -159,10 +125,7 @@ def _unit(rows: np.ndarray) -> np.ndarray:
 
 
 def _centroids(features: np.ndarray, labels: np.ndarray, classes: int) -> Probe:
-    """Return a classifier by the mean of each class that has the largest cosine similarity.
-
-    It is linear: the length of an image's own features is the same for all classes.
-    """
+    """Return a classifier by the class mean of the largest cosine similarity, which is linear: lengths cancel."""
     kernel, bias = np.zeros((features.shape[1], classes), "float32"), np.full(classes, _NEVER, "float32")
     for kind in np.unique(labels):
         kernel[:, kind], bias[kind] = _unit(_unit(features[labels == kind]).mean(axis=0)[None])[0] / _TEMPERATURE, 0

@@ -11,7 +11,7 @@ import re
 import statistics
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -25,7 +25,11 @@ from ..data.folder import Labeled
 from ..evaluation.tasks import as_html
 from ..metrics import on_scale
 from ..recipes import Recipe
-from .run import Run
+from .run import RunState, counted, duration
+
+if TYPE_CHECKING:
+    from .request import Request
+    from .training import Training
 
 __all__ = ["FinetuneResult", "FoldsResult"]
 
@@ -87,12 +91,7 @@ class FoldsResult:
 
 
 def spread(values: list[float]) -> str:
-    """Return the mean of the folds, and the deviation between them; of those whose images define the metric.
-
-    Example:
-        >>> spread([0.5, 0.7, math.nan]), spread([math.nan])
-        ('0.6000 ± 0.1414', '–')
-    """
+    """Return the mean of the folds, and the deviation between them; of those whose images define the metric."""
     known = [value for value in values if math.isfinite(value)]
     if not known:
         return "–"
@@ -111,14 +110,7 @@ def models_of_folds(output: Path) -> list[Path]:
 
 
 def predictions_csv(data: Labeled, rows: np.ndarray, folds: np.ndarray, evaluation: Any) -> str:
-    """Return predictions as a table: id, fold, true and predicted values.
-
-    Args:
-        data: The images.
-        rows: The number of each predicted image in the data; the table is in the order of these.
-        folds: The fold of each.
-        evaluation: The predictions.
-    """
+    """Return predictions of some rows, each of a fold, as a table: id, fold, true and predicted values."""
     scale = getattr(evaluation, "scale", None)
     outputs = evaluation.outputs if scale is None else on_scale(evaluation.outputs, scale)
     outputs = np.asarray(outputs, "float32").reshape(len(rows), -1)
@@ -141,7 +133,7 @@ def predictions_csv(data: Labeled, rows: np.ndarray, folds: np.ndarray, evaluati
     return text.getvalue()
 
 
-def remarks(run: Run, wanted: int) -> list[str]:
+def remarks(run: RunState, wanted: int) -> list[str]:
     """Return the remarks for the reader of the report."""
     found, name = remarks_on_plan(run, wanted), run.best_by[0]
     if run.best < run.done - 1:
@@ -156,7 +148,7 @@ def remarks(run: Run, wanted: int) -> list[str]:
     return found
 
 
-def remarks_on_plan(run: Run, wanted: int) -> list[str]:
+def remarks_on_plan(run: RunState, wanted: int) -> list[str]:
     """Return why mirror images are left out, and what the time limit left out."""
     found = [] if run.flip_test is None or run.flip_test.safe else [run.flip_test.text]
     if run.epochs < 1:
@@ -167,20 +159,26 @@ def remarks_on_plan(run: Run, wanted: int) -> list[str]:
     return found
 
 
-def facts(tuned: keras.Model, given: keras.Model, model: Any) -> dict[str, Any]:
-    """Return further facts about a training run."""
-    backend = keras.backend.backend()
+def facts(request: Request, training: Training) -> dict[str, str]:
+    """Return further facts about a training."""
+    backend, model, given = keras.backend.backend(), training.model, request.given
     versions = f"{backend} {sys.modules[backend].__version__}, Python {platform.python_version()}"
     read, origin = (getattr(find_vit(given), name, None) for name in ("load_report", "origin"))
     published = find(origin) if origin else None
     based_on = {"based on": f"{origin}, license: {published.license if published else 'unknown'}"} if origin else {}
-    return {
-        "model": f"{tuned.name}, {tuned.count_params():,} weights",
-        "begun with": getattr(read, "source", None) or (given.name if given is model else model),
+    found = {
+        "model": f"{model.name}, {model.count_params():,} weights",
+        "begun with": getattr(read, "source", None) or (given.name if given is request.model else request.model),
         **based_on,
-        "pixels": pixels(tuned),
+        "pixels": pixels(model),
         "versions": f"vit_keras {__version__}, Keras {keras.__version__}, {versions}",
+        "epochs": counted(training.run.epochs),
+        "time": duration(training.run.seconds),
+        "batch": training.train.batch_size,
+        "seed": request.seed,
+        **({} if request.metric is None else {"metric": request.metric}),
     }
+    return {name: str(value) for name, value in found.items()}
 
 
 def pixels(model: keras.Model) -> str:
@@ -189,14 +187,7 @@ def pixels(model: keras.Model) -> str:
 
 
 def write(output: Path, texts: dict[str, Any], model: keras.Model | None, probe: keras.Model | None = None) -> None:
-    """Write all files, the model last: where it is, everything is. What a run of the other kind has left is removed.
-
-    Args:
-        output: The folder.
-        texts: Text, or what becomes JSON, by the name of the file.
-        model: `model.keras`.
-        probe: `probe.keras`.
-    """
+    """Write texts, JSON and models, `model.keras` last: where it is, everything is. A run of the other kind goes."""
     mark, *others = ("model.keras", "split.json", "history.json") if model is None else ("oof.csv", "report.json")
     for fold in () if model is None else models_of_folds(output):
         fold.unlink()

@@ -40,20 +40,16 @@ _LEAST = 1e-6
 _CHANGED = 1.5
 """Factor by which the number of epochs that fit must change for the training to start over."""
 
+_STATE = ("settings", "epochs", "seconds", "history", "flip_test", "plan_steps")
+"""What `state.json` has of a `RunState`."""
+
 
 # --- time -------------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
 class TimeLimit:
-    """The deadline of a training run, and the work that remains.
-
-    Attributes:
-        end: When everything must be done, as `time.monotonic()` counts.
-        wanted: Epochs to train if there is time.
-        steps: Steps of training in an epoch.
-        validation_steps: Batches of validation after each epoch.
-    """
+    """The deadline of a training, by `time.monotonic()`, and its work: epochs, and the steps in one."""
 
     end: float
     wanted: int
@@ -75,12 +71,13 @@ class TimeLimit:
 
 
 def counted(epochs: float) -> str:
-    """Return a number of epochs in words.
-
-    >>> counted(10), counted(1 / 7)
-    ('10', '0.14')
-    """
+    """Return a number of epochs in words."""
     return f"{epochs:.2f}" if epochs < 1 else str(epochs)
+
+
+def duration(seconds: float) -> str:
+    """Return seconds in words."""
+    return f"{seconds / 60:.1f} minutes" if seconds >= 100 else f"{seconds:.0f} seconds"
 
 
 class Stopwatch(keras.callbacks.Callback):
@@ -115,59 +112,47 @@ def seconds_per_step(model: keras.Model, data: Any, callbacks: list[keras.callba
 
 
 def images_within(seconds: float, forward: float) -> float:
-    """Return how many images a training sees within some seconds, from the seconds of a forward pass of one.
-
-    >>> round(images_within(60, 0.01))
-    2100
-    """
+    """Return how many images a training sees within some seconds, from the seconds of a forward pass of one."""
     return _FORWARD * seconds / forward
 
 
 # --- the state --------------------------------------------------------------------------------------------------
 
 
-class Run:
+class RunState:
     """A training on disk: its settings, its history, and the weights of its last and its best epoch.
 
     `state.json` is written after the weights that it names, and weights that it does not name are removed last, so that
     a kill at any moment leaves a complete state.
-
-    Args:
-        folder: Where the state is kept.
-        settings: What the result depends on, as plain JSON.
-        overwrite: Whether to start over if the folder has a run with other settings.
-        best_by: The value in the history by which an epoch is the best, and whether more of it is better.
-
-    Raises:
-        ValueError: It has one, and it must not be overwritten.
     """
-
-    best_by: tuple[str, bool]
-    folder: Path
 
     def __init__(
         self,
         folder: Path,
         settings: dict[str, Any],
-        overwrite: bool,
+        overwrite: bool = False,
         best_by: tuple[str, bool] = ("val_accuracy", True),
     ):
         self.folder, self.best_by = folder, best_by
-        self._settings = json.loads(json.dumps(settings))
-        self._state: dict[str, Any] = {"settings": self._settings, "epochs": None, "seconds": 0.0, "history": {}}
-        self._found = False
+        self.begun = False
+        self.settings: dict[str, Any] = json.loads(json.dumps(settings))
+        self.epochs: float = 0  # to train, or a part of one; 0 until that is decided
+        self.seconds = 0.0
+        self.history: dict[str, list[float]] = {}
+        self.flip_test: FlipTest | None = None
+        self.plan_steps: int | None = None  # of the first fold, by which the others choose their augmentation
         if self._file.exists():
             found = json.loads(self._file.read_text(encoding="utf-8"))
-            known = found["settings"]  # an earlier version wrote fewer
-            other = [name for name, value in self._settings.items() if known.get(name, value) != value]
+            other = [name for name, value in self.settings.items() if found["settings"].get(name) != value]
             if not other:
-                self._state, self._found = found, True
+                flips = found.pop("flip_test")
+                vars(self).update(found, flip_test=flips and FlipTest(**flips), begun=True)
             elif not overwrite:
                 raise ValueError(
                     f"{folder.parent} has an unfinished run with another {', '.join(other)}. Repeat the first call to "
                     "continue it, name another folder (output=, --output), or start over (overwrite=True, --overwrite)."
                 )
-        self._begun = time.monotonic()
+        self._since = time.monotonic()
 
     @staticmethod
     def batch_size(folder: Path) -> int | None:
@@ -178,37 +163,6 @@ class Run:
     @property
     def _file(self) -> Path:
         return self.folder / "state.json"
-
-    @property
-    def decided(self) -> float | None:
-        """Number of epochs to train, or a part of one; `None` until it is decided."""
-        return self._state["epochs"]
-
-    @property
-    def epochs(self) -> float:
-        """Number of epochs to train, or a part of one.
-
-        Raises:
-            RuntimeError: It is not decided yet.
-        """
-        if self.decided is None:
-            raise RuntimeError("The number of epochs is not decided yet. Call begin first.")
-        return self.decided
-
-    @property
-    def begun(self) -> bool:
-        """Whether the folder has the state of a run with these settings."""
-        return self._found
-
-    @property
-    def history(self) -> dict[str, list[float]]:
-        """Values after each epoch, by name."""
-        return self._state["history"]
-
-    @property
-    def seconds(self) -> float:
-        """Duration of the training so far."""
-        return self._state["seconds"]
 
     @property
     def done(self) -> int:
@@ -232,36 +186,18 @@ class Run:
         since_best = self.done - 1 - self.best
         return self.done >= self.epochs or (self.done > 0 and since_best >= max(3, math.ceil(self.epochs / 3)))
 
-    @property
-    def plan_steps(self) -> int | None:
-        """Steps by which the augmentation is chosen, where that was decided elsewhere: folds do as the first does."""
-        return self._state.get("plan_steps")
-
-    @property
-    def flip_test(self) -> FlipTest | None:
-        """The test of whether images can be mirrored; `None` if there was none."""
-        found = self._state.get("flip_test")
-        return found and FlipTest(**found)
-
-    def begin(self, epochs: float | None, flip_test: FlipTest | None = None, plan_steps: int | None = None) -> None:
-        """Decide the number of epochs (`None`: not yet), and forget those trained before.
-
-        Args:
-            epochs: The number, or a part of one epoch.
-            flip_test: The test of whether images can be mirrored; `None` keeps the one that there is.
-            plan_steps: See `plan_steps`.
-        """
+    def begin(self, epochs: float, flip_test: FlipTest | None = None, plan_steps: int | None = None) -> None:
+        """Decide the number of epochs (0: not yet), and forget those trained before; a test of flips stays."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._state |= {"epochs": epochs, "history": {}, "plan_steps": plan_steps}
-        if flip_test is not None:
-            self._state["flip_test"] = dataclasses.asdict(flip_test)
+        self.epochs, self.history, self.plan_steps = epochs, {}, plan_steps
+        self.flip_test = flip_test or self.flip_test
         self._save()
 
     def record(self, logs: dict[str, float], model: keras.Model) -> None:
         """Save the end of an epoch."""
         now = time.monotonic()
-        self._state["seconds"] += now - self._begun
-        self._begun = now
+        self.seconds += now - self._since
+        self._since = now
         _write_values(self._values_of(self.done), model)
         for name, value in logs.items():
             self.history.setdefault(name, []).append(float(value))
@@ -298,7 +234,8 @@ class Run:
 
     def _save(self) -> None:
         with complete(self._file) as part:
-            part.write_text(json.dumps(self._state, indent=1), encoding="utf-8")
+            state = {name: getattr(self, name) for name in _STATE}
+            part.write_text(json.dumps(state, indent=1, default=dataclasses.asdict), encoding="utf-8")
 
 
 def _variables(model: keras.Model) -> list[Any]:
@@ -321,24 +258,13 @@ def _read_values(path: Path, model: keras.Model) -> None:
             variable.assign(file[name])
 
 
-class Keep(Stopwatch):
-    """Callback that records each epoch, and stops a training that does not improve, diverges, or has another speed.
+class Checkpointer(Stopwatch):
+    """Callback that records each epoch, and stops a training that does not improve, diverges, or has another speed."""
 
-    Args:
-        run: Where to record.
-        limit: The time limit; `None` to keep to the number of epochs.
-
-    Attributes:
-        planned: A new number of epochs, for which the training was stopped; `None` as long as the old one holds.
-    """
-
-    limit: TimeLimit | None
-    run: Run
-
-    def __init__(self, run: Run, limit: TimeLimit | None = None):
+    def __init__(self, run: RunState, limit: TimeLimit | None = None):
         super().__init__()
         self.run, self.limit = run, limit
-        self.planned: float | None = None
+        self.planned: float | None = None  # a new number of epochs, for which the training was stopped
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         super().on_train_batch_end(batch, logs)

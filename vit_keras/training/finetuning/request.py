@@ -1,0 +1,395 @@
+"""A request to fine-tune: one training and its report, or one for each fold and a joint report."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import json
+import shutil
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import keras
+import numpy as np
+
+from ..._internal.atomic import complete
+from ..._internal.warn import warn_caller
+from ...opening import open_model
+from .. import metrics
+from ..data.dataset import ImageFolder
+from ..data.folder import Labeled
+from ..evaluation import Evaluation, explained_pictures, pictures_of_mistakes, relative
+from ..evaluation.calibration import calibrate, tempered
+from ..evaluation.findings import Finding, analyze, wrong_labels
+from ..evaluation.flips import FlipTest
+from ..evaluation.frozen import FrozenFeatures
+from ..evaluation.report import report
+from ..recipes import Recipe
+from .baseline import Baseline
+from .results import (
+    FinetuneResult,
+    FoldsResult,
+    facts,
+    mean,
+    models_of_folds,
+    pixels,
+    predictions_csv,
+    remarks,
+    remarks_on_plan,
+    spread,
+    write,
+)
+from .run import RunState, duration, images_within
+from .training import Training, digest, with_head
+
+__all__: list[str] = []
+
+Pair = tuple[ImageFolder, ImageFolder]
+
+
+@contextmanager
+def noted_warnings(notes: list[str]) -> Iterator[None]:
+    """Add the texts of all warnings to a list, for the report; the warnings are shown all the same."""
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            yield
+    except BaseException:
+        with suppress(Warning):  # where warnings are errors, none replaces this one
+            _note(caught, notes)
+        raise
+    _note(caught, notes)
+
+
+def _note(caught: list[warnings.WarningMessage], notes: list[str]) -> None:
+    texts = [str(warning.message) for warning in caught if warning.category is UserWarning]
+    notes += [text for text in dict.fromkeys(texts) if text not in notes]
+    for warning in caught:
+        warn_caller(str(warning.message), warning.category)
+
+
+class Trained(NamedTuple):
+    """A training that is done, and what it gave."""
+
+    training: Training
+    evaluation: Evaluation
+    baseline: Baseline | None
+    told: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Request:
+    """What `finetune` was asked for (see there), with the images and the model that were found."""
+
+    data: Labeled
+    given: keras.Model
+    model: Any
+    """As the user named it."""
+
+    title: str
+    recipe: Recipe
+    output: Path
+    started: float
+    notes: list[str]
+    epochs: int | None
+    seconds: float | None
+    batch_size: int | None
+    metric: str | None
+    balance: bool | str
+    probe: bool
+    calibrate: bool
+    overwrite: bool
+    seed: int
+    mistakes: int
+    command: str | None
+    progress: bool
+
+    def say(self, text: str) -> None:
+        """Print a line, if that is wanted."""
+        if self.progress:
+            print(text, flush=True)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the options that a run which continues must have again."""
+        names = ("epochs", "metric", "balance", "probe", "seed")
+        return {"recipe": self.recipe.to_dict(), **{name: getattr(self, name) for name in names}}
+
+    @property
+    def wanted(self) -> int:
+        """The number of epochs to train if there is time."""
+        return self.epochs or self.recipe.epochs
+
+    @property
+    def best_by(self) -> tuple[str, bool]:
+        """The value that selects the best epoch, and whether higher is better."""
+        if self.metric is not None:
+            return f"val_{self.metric}", metrics.greater_is_better(self.metric)
+        return ("val_accuracy", True) if self.data.task == "single" else ("val_loss", False)
+
+    def left(self, folds: int = 1) -> float | None:
+        """Return the seconds that each of some folds has from now on; `None` for no limit."""
+        return None if self.seconds is None else (self.started + self.seconds - time.monotonic()) / folds
+
+    @property
+    def _accuracy_decides(self) -> bool:
+        """Whether the accuracy says which of two classifiers is better: neither a metric nor a balance does."""
+        return self.metric in (None, "accuracy") and not self.balance
+
+    # --- what both have in common -------------------------------------------------------------------------------------
+
+    def _frozen(self, pairs: Sequence[Pair]) -> FrozenFeatures | None:
+        """Return the features of all images before the training, if wanted, and set the batch size that time allows.
+
+        Of an unfinished run, the batch size stays. A size that the user gave stays too.
+        """
+        for number, (_, held_out) in enumerate(pairs):
+            self._check_metric(held_out.rows, "the held-out part" if len(pairs) == 1 else f"fold {number}")
+        frozen = None
+        if self.probe:
+            frozen = FrozenFeatures.of(self.given, *pairs[0], seconds=self.seconds, seed=self.seed)
+        if self.batch_size is not None:
+            return frozen
+        size = None if self.overwrite else RunState.batch_size(self.output / ".state")
+        if size is None and frozen is not None and (left := self.left(len(pairs))) is not None:
+            size = self.recipe.batch_for(images_within(left, frozen.seconds / len(frozen.rows)))
+            size = min(size, pairs[0][0].batch_size)
+        for part in (part for pair in pairs for part in pair if size is not None):
+            part.batch_size = cast("int", size)
+        return frozen
+
+    def _check_metric(self, rows: np.ndarray, part: str) -> None:
+        """Raise a `ValueError` if a part of the images does not define the metric, even if all are predicted right."""
+        if self.metric is None:
+            return
+        labels = self.data.labels[rows]
+        right = np.eye(len(self.data.names))[labels] if self.data.task == "single" else labels
+        found = Evaluation(self.data.names, (), labels, right, self.data.task)
+        if not np.isfinite(found.score(self.metric)):
+            raise ValueError(
+                f"The images of {part} do not define {self.metric!r}. They are too few, or all alike: hold out more "
+                "(validation_split=, --held-out, fewer folds), or pass another metric=."
+            )
+
+    def _train(
+        self,
+        place: Path,
+        pair: Pair,
+        frozen: FrozenFeatures | None,
+        number: int = 0,
+        folds: int = 1,
+        whole: RunState | None = None,
+    ) -> Trained:
+        """Train a model in a folder, and measure it; before, measure simple classifiers of its features."""
+        keras.utils.set_random_seed(self.seed + number)  # the same training, whatever was drawn before
+        with noted_warnings(self.notes):
+            training = Training(self, *pair)
+        model, fold = training.model, "" if folds == 1 else f"Fold {number} of {folds}: "
+        weights = f"{model.name} for {pixels(model)} pixels, {model.count_params():,} weights"
+        self.say(f"{fold}{training.images}; {weights}; recipe {self.recipe.name}")
+        baseline = None
+        if frozen is not None and self.data.task == "single":
+            baseline = Baseline.of(frozen, self.data, *pair)
+        if baseline is not None:
+            took = duration(baseline.seconds)
+            self.say(f"Without training, of {baseline.held_out:,} held-out images ({took}): {baseline.text}")
+        training.fit(place, frozen, folds, whole)
+        run, evaluation, by = training.run, training.evaluate(), None
+        if self.calibrate:
+            by = calibrate(model, evaluation)
+            shares = tempered(evaluation.probabilities, by, evaluation.task).astype("float32")
+            evaluation = dataclasses.replace(evaluation, raw=shares)
+        self.say(f"On {'the held-out images' if folds == 1 else f'fold {number}'}: {evaluation.headline}")
+        told = {"best_epoch": run.best, "epochs": run.epochs, "seconds": run.seconds, "history": run.history}
+        told |= {"plan_steps": training.plan_steps, "temperature": by, "held_out": evaluation.to_dict()}
+        told |= {} if baseline is None else {"before_training": baseline.to_dict()}
+        told |= {} if run.flip_test is None else {"flip_test": dataclasses.asdict(run.flip_test)}
+        return Trained(training, evaluation, baseline, {**told, "facts": facts(self, training)})
+
+    def _page(
+        self, evaluation: Evaluation, findings: Iterable[Finding], told: Iterable[str], how: Recipe, **others: Any
+    ) -> str:
+        findings = tuple(findings)
+        return report(
+            evaluation,
+            notes=[*self.notes, *(each.remark for each in findings if each.remark), *told],
+            command=self.command,
+            recipe=how.to_dict(),
+            findings=findings,
+            data=self.data,
+            **others,
+        )
+
+    # --- one training -----------------------------------------------------------------------------------------------
+
+    def one(self, train: ImageFolder, held_out: ImageFolder) -> FinetuneResult:
+        """Train one model, and write its report."""
+        pair = (train, held_out)
+        frozen = self._frozen([pair])
+        findings = () if frozen is None else analyze(frozen, self.data, [pair], seed=self.seed)
+        for each in findings:
+            for line in filter(None, (each.line, each.remark and f"Warning: {each.remark}")):
+                self.say(line)
+        training, evaluation, baseline, told = self._train(self.output, pair, frozen)
+        model, run, how = training.model, training.run, training.plan
+        probed = None
+        if baseline is not None:
+            self.notes.append(baseline.verdict(evaluation.accuracy, decides=self._accuracy_decides))
+            self.say(self.notes[-1])
+            if self._accuracy_decides and baseline.beats(evaluation.accuracy):
+                names, task = self.data.names, self.data.task
+                probed = baseline.put_into(with_head(self.given, train.image_size, names, task, keep=False)[0])
+                if self.calibrate:
+                    calibrate(probed, held_out)
+        page = self._page(
+            evaluation,
+            findings,
+            remarks(run, self.wanted),
+            how,
+            title=f"{model.name}, fine-tuned on {self.title}",
+            subtitle=training.images,
+            history=run.history,
+            best_epoch=run.best,
+            pictures=pictures_of_mistakes(model, evaluation, self.data.root, self.mistakes),
+            facts=told["facts"],
+            temperature=told["temperature"],
+        )
+        files = {
+            "report.html": page,
+            "history.json": {**told, "images": {each.key: each.told for each in findings}},
+            "recipe.json": how.to_dict(),
+            "split.json": training.split(),
+        }
+        write(self.output, files, model, probed)
+        run.remove()
+        self.say(f"Wrote {self.output / 'model.keras'} and, next to it, {', '.join(files)}")
+        return FinetuneResult(model, evaluation, run.history, run.best, how, self.output)
+
+    # --- folds ------------------------------------------------------------------------------------------------------
+
+    def folds(self, pairs: Sequence[Pair]) -> FoldsResult:
+        """Train one model for each fold, and write one report of all; folds that are finished are not trained again."""
+        frozen = self._frozen(pairs)
+        whole = self._begun(pairs)
+        findings = () if frozen is None else analyze(frozen, self.data, pairs, seed=self.seed)
+        results: list[dict[str, Any]] = []
+        for number, pair in enumerate(pairs):
+            place = self.output / f"fold{number}"
+            if not (place / "model.keras").exists():
+                self._fold(place, pair, frozen, number, len(pairs), whole)
+                gc.collect()
+            shutil.rmtree(place / ".state", ignore_errors=True)  # left where a call was killed right after the model
+            results.append({"fold": number, **json.loads((place / "history.json").read_text(encoding="utf-8"))})
+            if not whole.epochs:
+                flips = results[0].get("flip_test")
+                whole.begin(results[0]["epochs"], flips and FlipTest(**flips), results[0]["plan_steps"])
+        return self._joined(pairs, results, whole, findings)
+
+    def _begun(self, pairs: Sequence[Pair]) -> RunState:
+        """Return the run of all folds: what it depends on, and the number of epochs, which all folds share."""
+        arrays = [self.data.labels, *(array for array in (self.data.weights,) if array is not None)]
+        settings = {
+            "images": digest(json.dumps([self.data.ids, self.data.names]), *arrays, *(part.rows for _, part in pairs)),
+            "model": digest(self.given.name, *self.given.get_weights()),
+            "batch_size": pairs[0][0].batch_size,
+            "image_size": pairs[0][0].image_size,
+            **self.settings(),
+            "calibrate": self.calibrate,
+        }
+        whole = RunState(self.output / ".state", settings, self.overwrite)
+        if not whole.begun:  # what an earlier run has left is none of this one
+            for left in models_of_folds(self.output):
+                left.unlink()
+            whole.begin(0)
+        return whole
+
+    def _fold(self, place: Path, *how: Any) -> None:
+        """Train a fold, and write its model, its predictions and its numbers."""
+        training, evaluation, _, told = self._train(place, *how)
+        with complete(place / "predictions.npz") as part, open(part, "wb") as file:
+            np.savez(file, rows=training.held_out.rows, outputs=evaluation.raw)
+        files = {"history.json": told, "recipe.json": training.plan.to_dict(), "split.json": training.split()}
+        write(place, files, training.model)
+        training.run.remove()
+
+    def _joined(
+        self, pairs: Sequence[Pair], results: list[dict[str, Any]], whole: RunState, findings: tuple[Finding, ...]
+    ) -> FoldsResult:
+        """Join the predictions of all folds, and write their results."""
+        places = [self.output / f"fold{number}" for number in range(len(pairs))]
+        how = Recipe(**json.loads((places[0] / "recipe.json").read_text(encoding="utf-8")))  # the plan of all folds
+        saved = [np.load(place / "predictions.npz") for place in places]
+        parts = [self._evaluation(each["rows"], each["outputs"]) for each in saved]
+        rows, outputs = (np.concatenate([each[name] for each in saved]) for name in ("rows", "outputs"))
+        folds = np.concatenate([np.full(len(each["rows"]), number) for number, each in enumerate(saved)])
+        evaluation = self._evaluation(rows, outputs)
+        name = self.metric or metrics.DEFAULTS[self.data.task]
+        scores = {name: [part.score(name) for part in parts]}
+        if self.probe and self.data.task == "single":
+            learned = [np.isin(part.labels, self.data.labels[train.rows]) for part, (train, _) in zip(parts, pairs)]
+            known = np.concatenate(learned)  # no model predicts a class that it has not learned
+            if known.any():
+                judge = "the model of the fold that has not learned the image"
+                findings += (wrong_labels(self.data, rows[known], evaluation.probabilities[known], judge),)
+        told = {
+            "task": self.data.task,
+            "scores": scores,
+            "mean": {name: mean(values) for name, values in scores.items()},
+            "folds": [{**result, "images": len(part.labels)} for result, part in zip(results, parts)],
+            "out_of_fold": evaluation.to_dict(),
+            "images": {each.key: each.told for each in findings},
+        }
+        table = [
+            (
+                str(result["fold"]),
+                f"{len(part.labels):,}",
+                spread([value]),
+                f"{result['best_epoch'] + 1} of {len(result['history']['loss'])}",
+                duration(result["seconds"]),
+            )
+            for result, part, value in zip(results, parts, scores[name])
+        ]
+        if all("before_training" in result for result in results):
+            before = Baseline.joined([result["before_training"] for result in results])
+            probes = "linear probes (training.linear_probe)"
+            self.notes.append(before.verdict(evaluation.accuracy, probes, decides=self._accuracy_decides))
+            told["before_training"] = before.to_dict()
+        by = None
+        if self.calibrate:
+            by = np.concatenate([np.full((len(p.labels), 1), r["temperature"]) for r, p in zip(results, parts)])
+        page = self._page(
+            evaluation,
+            findings,
+            remarks_on_plan(whole, self.wanted),
+            how,
+            title=f"{results[0]['facts']['model'].partition(',')[0]}, fine-tuned on {len(pairs)} folds of {self.title}",
+            subtitle=f"{len(rows):,} images of {self.data.words}, each predicted by the model that has not seen it",
+            folds=(("Fold", "Images", name, "Best epoch", "Time"), table, f"{name}: {spread(scores[name])}"),
+            histories=[(result["history"], result["best_epoch"]) for result in results],
+            pictures=self._mistakes_of_folds(evaluation, folds, places),
+            facts={**results[0]["facts"], "time": duration(sum(result["seconds"] for result in results))},
+            temperature=by,
+        )
+        files = {"report.html": page, "report.json": told, "recipe.json": how.to_dict()}
+        write(self.output, {**files, "oof.csv": predictions_csv(self.data, rows, folds, evaluation)}, None)
+        whole.remove()
+        self.say(f"{name}: {spread(scores[name])} over {len(pairs)} folds; out of fold: {evaluation.headline}")
+        self.say(f"Wrote {self.output / 'report.html'} and, next to it, oof.csv, report.json and fold*/model.keras")
+        return FoldsResult(evaluation, scores, tuple(p / "model.keras" for p in places), how, self.output)
+
+    def _mistakes_of_folds(self, evaluation: Evaluation, folds: np.ndarray, places: Sequence[Path]) -> dict[int, Any]:
+        """Return the images of the worst mistakes of all folds, each with the map of the model that made it."""
+        worst, found = evaluation.mistakes()[: self.mistakes], {}
+        for fold in np.unique(folds[worst]):
+            model = open_model(places[fold] / "model.keras")
+            found |= explained_pictures(model, evaluation, self.data.root, worst[folds[worst] == fold])
+            del model
+            gc.collect()
+        return {int(number): found[number] for number in worst}
+
+    def _evaluation(self, rows: np.ndarray, outputs: np.ndarray) -> Evaluation:
+        paths = tuple(relative(self.data.paths[row], self.data.root) for row in rows)
+        return Evaluation(self.data.names, paths, self.data.labels[rows], outputs, self.data.task)

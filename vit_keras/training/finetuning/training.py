@@ -1,0 +1,329 @@
+"""One training: a model that is compiled, its images, and its run; and how its head and its number of epochs start."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import keras
+import numpy as np
+
+from ...anatomy import NUMBERS, find_vit, heads, last_activation, name_classes, output_names, predictions
+from ...anatomy import task as task_of
+from ...model import VisionTransformer
+from ...opening import resize
+from ..checks import UNBALANCED
+from ..data.dataset import ImageFolder
+from ..embeddings import ridge_probe
+from ..evaluation import Evaluation, evaluate_decoded
+from ..evaluation.flips import MOST_IMAGES, FlipTest, flip_test
+from ..evaluation.frozen import FrozenFeatures
+from ..lora import merge_lora
+from ..losses import CrossEntropy, accuracy
+from ..recipes import Recipe
+from .run import Checkpointer, RunState, TimeLimit, counted, duration, seconds_per_step
+
+if TYPE_CHECKING:
+    from .request import Request
+
+__all__: list[str] = []
+
+_MOST_PLANS = 4
+_NO_LIMIT = " (minutes=0 or --minutes 0: no limit)"
+SCALE_OF_NUMBERS = 0.1
+"""Of a head that starts as ridge regression of numbers: a tenth was better than 0.3 and 1 (docs/training.md)."""
+
+SHARE_OF_FLIPS = 0.05
+"""Share of a time limit that the test of mirror images may take."""
+
+_MOST_OF_HEAD = 20_000
+"""Largest number of images that a new head is computed from, which bounds its memory."""
+
+
+class Score(keras.callbacks.Callback):
+    """Callback that adds the metric of the held-out images, by averaged weights if any, to the values of an epoch."""
+
+    def __init__(self, training: Training, callbacks: list[keras.callbacks.Callback]):
+        super().__init__()
+        self.training = training
+        self.averages = [each for each in callbacks if isinstance(each, keras.callbacks.SwapEMAWeights)]
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
+        for each in self.averages:  # not on_predict_end, in which Keras does not take the averages out again
+            each.on_test_begin()
+        logs[self.training.request.best_by[0]] = self.training.score()
+        for each in self.averages:
+            each.on_test_end()
+
+
+def with_head(
+    given: keras.Model,
+    size: tuple[int, int],
+    names: tuple[str, ...],
+    task: str = "single",
+    *,
+    keep: bool = True,
+    dtype: str | None = None,
+) -> tuple[VisionTransformer, bool]:
+    """Return a copy for images of this size and this task, and whether it keeps its head, whose outputs mean the same.
+
+    A new head has a bias, and starts at zero, as the reference's. A head of numbers gets a bias.
+    """
+    vit = find_vit(given)
+    kept = keep and task_of(vit) == task and output_names(vit) == names and bool(getattr(vit, "labels", None))
+    options: dict[str, Any] = {"dtype": dtype} | ({} if task == "single" else {"activation": "linear"})
+    options |= {} if kept and task not in NUMBERS else {"head_bias": True}  # the mean of numbers goes into the bias
+    tuned = resize(given, size, classes=1 if task == "ordinal" else len(names), include_top=True, **options)
+    if not kept:
+        for head in heads(tuned):
+            for variable in head.variables:
+                variable.assign(np.zeros(variable.shape))
+    elif "head_bias" in options:  # a head of another form is not copied
+        for theirs, head in zip(heads(vit), heads(tuned)):
+            bias = theirs.bias if theirs.use_bias else np.zeros(head.bias.shape)
+            head.kernel.assign(theirs.kernel)
+            head.bias.assign(bias)
+    name_classes(tuned, names, task)
+    return tuned, kept
+
+
+def scale_head(model: keras.Model, scale: np.ndarray, shift: np.ndarray) -> None:
+    """Let a model return `scale` times its outputs plus `shift`, by changing the weights of its heads."""
+    for head in heads(model):
+        kernel, bias = (keras.ops.convert_to_numpy(variable) for variable in (head.kernel, head.bias))
+        head.kernel.assign(kernel * scale)
+        head.bias.assign(bias * scale + shift)
+
+
+def _without_prior(model: keras.Model, recipe: Recipe, train: ImageFolder) -> dict[str, Any]:
+    """Return the options of `compile` by which a model does not learn how frequent each class is."""
+    logits = last_activation(model) == "linear"
+    counts = np.maximum(cast("np.ndarray", train.counts), 1)  # there are classes: see check_options
+    loss = CrossEntropy(from_logits=logits, label_smoothing=recipe.label_smoothing, prior=counts)
+    return {"loss": loss, "metrics": [accuracy]}
+
+
+def digest(text: str, *arrays: np.ndarray) -> str:
+    """Return a short hash of a text and of arrays."""
+    found = hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16)
+    for array in arrays:
+        found.update(np.ascontiguousarray(array).view("uint8").data)
+    return found.hexdigest()
+
+
+class Training:
+    """A compiled model, what it is trained on, and its run.
+
+    Where the labels are numbers, they are standardized for the training, and the head with them; `fit` takes both back
+    at its end, so that the model predicts in the unit of the labels.
+    """
+
+    run: RunState
+
+    def __init__(self, request: Request, train: ImageFolder, held_out: ImageFolder):
+        self.request, self.train, self.held_out = request, train, held_out
+        data, recipe = request.data, request.recipe
+        self.model, kept = with_head(request.given, train.image_size, data.names, data.task, dtype=recipe.dtype)
+        self.has_new_head = not kept
+        self.unit: tuple[np.ndarray, np.ndarray] | None = None
+        if data.task in NUMBERS:
+            spread = train.labels.std(axis=0, dtype="float64")
+            self.unit = mean, deviation = train.labels.mean(axis=0, dtype="float64"), np.where(spread > 0, spread, 1.0)
+            for part in (train, held_out):
+                part.labels = ((part.labels - mean) / deviation).astype("float32")
+            if kept:
+                scale_head(self.model, 1 / deviation, -mean / deviation)
+        how = _without_prior(self.model, recipe, train) if request.balance == "prior" else {}
+        with warnings.catch_warnings():
+            if request.balance:  # what the warning advises
+                warnings.filterwarnings("ignore", UNBALANCED)
+            recipe.compile(self.model, train, batch_size=train.batch_size, **how)
+
+    @property
+    def images(self) -> str:
+        """The numbers of images, in words."""
+        held_out = f"{len(self.held_out.paths):,} held out"
+        return f"{len(self.train.paths):,} images of {self.request.data.words} to learn from, {held_out}"
+
+    def split(self) -> dict[str, list[str]]:
+        """Return the training images and the held-out images."""
+        parts = {"training": self.train, "validation": self.held_out}
+        return {name: [self.request.data.ids[row] for row in part.rows] for name, part in parts.items()}
+
+    def settings(self) -> dict[str, Any]:
+        """Return what the result depends on."""
+        data = self.request.data
+        weights = () if data.weights is None else (data.weights,)
+        return {
+            "images": digest(json.dumps([self.split(), data.names]), data.labels, *weights),
+            "model": digest(json.dumps(self.model.settings()), *self.model.get_weights()),
+            "batch_size": self.train.batch_size,
+            **self.request.settings(),
+        }
+
+    def evaluate(self) -> Evaluation:
+        """Return the evaluation of the held-out images, in the unit of the labels; after `fit`."""
+        return evaluate_decoded(self.model, self.held_out, self.request.data.root, batch_size=self.train.batch_size)
+
+    def score(self) -> float:
+        """Return the metric of the held-out images in the middle of the training."""
+        batches = (self.held_out[n][0] for n in range(len(self.held_out)))
+        outputs = predictions(self.model, np.concatenate([self.model.predict_on_batch(batch) for batch in batches]))
+        labels, data = self.held_out.labels, self.request.data
+        if self.unit is not None:
+            outputs, labels = outputs * self.unit[1] + self.unit[0], data.labels[self.held_out.rows]
+        return Evaluation(data.names, (), labels, outputs, data.task).score(self.request.metric)
+
+    # --- the plan -----------------------------------------------------------------------------------------------------
+
+    def start_head(self, frozen: FrozenFeatures | None) -> None:
+        """Start a new head as the recipe says, by features of the images; a run that goes on has its start on disk."""
+        if frozen is None or self.request.recipe.head == "zeros" or not self.has_new_head:
+            return
+        if self.run.has_start:
+            self.run.restore_start(self.model)
+            return
+        data = self.request.data
+        seen = np.sort(frozen.places(self.train.rows))[:_MOST_OF_HEAD]  # the features are in a random order
+        labels, scale = data.labels[frozen.rows[seen]], 1.0
+        if self.unit is not None:
+            labels, scale = (labels - self.unit[0]) / self.unit[1], SCALE_OF_NUMBERS
+        if len(np.unique(labels, axis=0)) > 1:
+            ridge_probe(frozen.features[seen], labels, classes=len(data.names)).apply_to(self.model, scale)
+        self.run.save_start(self.model)
+
+    def epochs_within(self, limit: TimeLimit) -> float:
+        """Return the epochs within a time limit, or the part of one, by a few steps that are then undone."""
+        self.run.save_start(self.model)
+        step = seconds_per_step(self.model, self.train, self._callbacks())
+        self.run.restore_start(self.model)
+        self.request.say(f"A step takes {step:.2g} seconds: {planned(limit, step)}")
+        return limit.epochs(step)
+
+    def test_flips(self) -> FlipTest | None:
+        """Return a test of whether the images can be mirrored, if that matters in a training of all epochs."""
+        request = self.request
+        augmentation = request.recipe.for_steps(request.wanted * len(self.train)).augmentation
+        if not (request.probe and request.recipe.flip_test and augmentation is not None and augmentation.flip):
+            return None
+        order = np.random.default_rng(request.seed).permutation(len(self.train.paths))[:MOST_IMAGES]
+        seconds = request.seconds and SHARE_OF_FLIPS * request.seconds
+        whole = resize(self.model, self.train.image_size, merge_tokens=0, patch_dropout=0.0)  # has all patches
+        images, labels = self.train.arrays(order)[0], self.train.labels[order]
+        return flip_test(whole, images, labels, classes=len(request.data.names), seconds=seconds)
+
+    @property
+    def steps(self) -> int:
+        """The number of steps of the run."""
+        return max(1, round(self.run.epochs * len(self.train)))
+
+    @property
+    def plan_steps(self) -> int:
+        """The steps by which the run is planned: of folds, those of the first."""
+        return self.run.plan_steps or self.steps
+
+    @property
+    def plan(self) -> Recipe:
+        """The recipe of the run."""
+        how = self.request.recipe.for_steps(self.plan_steps).replace(epochs=math.ceil(self.run.epochs))
+        return how if self.run.flip_test is None or self.run.flip_test.safe else how.without_flips()
+
+    def say_plan(self) -> None:
+        """Print the plan, and its reasons."""
+        how, recipe, size = self.plan, self.request.recipe, self.train.batch_size
+        if how.augmentation == recipe.augmentation:
+            augmented = "augmented"
+        elif self.plan_steps >= recipe.augment_from:
+            augmented = "augmented, but not mirrored"
+            self.request.say(cast("FlipTest", self.run.flip_test).text)
+        else:
+            augmented = f"not augmented, because {self.plan_steps:,} steps are fewer than {recipe.augment_from}"
+        steps = f"{self.steps:,} {'step' if self.steps == 1 else 'steps'} of {size} images"
+        self.request.say(f"Plan: {steps} at a rate of up to {how.rate(size):.3g}; images are {augmented}")
+
+    # --- the training -------------------------------------------------------------------------------------------------
+
+    def fit(self, place: Path, frozen: FrozenFeatures | None, folds: int = 1, whole: RunState | None = None) -> None:
+        """Train the model, or continue, in a folder, and take the weights of the best epoch.
+
+        `folds` trainings share the time that is left. All have the plan of the first, in `whole`, the run of all.
+        """
+        request, limit = self.request, None
+        self.run = RunState(place / ".state", self.settings(), request.overwrite, request.best_by)
+        if not self.run.done:
+            self.start_head(frozen)
+        if not self.run.epochs and whole is not None and whole.epochs:
+            self.run.begin(whole.epochs, whole.flip_test, whole.plan_steps)
+            self.say_plan()
+        elif not self.run.epochs:
+            flips = self.test_flips()
+            if (left := request.left(folds)) is not None:
+                passes = 1 if request.metric is None else 2  # over the held-out images
+                validation = passes * len(self.held_out)
+                limit = TimeLimit(time.monotonic() + left, request.wanted, len(self.train), validation)
+            self.run.begin(request.wanted if limit is None else self.epochs_within(limit), flips)
+            self.say_plan()
+        if self.run.done:
+            self.run.restore(self.model, self.run.done - 1)
+            request.say(f"Continuing after epoch {self.run.done} of {counted(self.run.epochs)}")
+        try:
+            self._fit_within(limit)
+        except KeyboardInterrupt:
+            epochs = f"{self.run.done} of {counted(self.run.epochs)}"
+            request.say(f"\nStopped after epoch {epochs}. The same call continues from there")
+            raise
+        self.run.restore(self.model, self.run.best)
+        self.model.optimizer.finalize_variable_values(self.model.trainable_variables)  # their average, if one is kept
+        if request.recipe.lora is not None:
+            merge_lora(self.model)
+        if self.unit is not None:
+            scale_head(self.model, self.unit[1], self.unit[0])
+            for part in (self.train, self.held_out):
+                part.labels = request.data.labels[part.rows]
+
+    def _fit_within(self, limit: TimeLimit | None) -> None:
+        """Train to the last epoch, and start over where the speed of a step asks for another number of epochs."""
+        for attempt in range(_MOST_PLANS):
+            watched = limit if attempt + 1 < _MOST_PLANS else None
+            checkpointer = Checkpointer(self.run, watched)
+            if not self.run.ended:
+                self._fit(checkpointer)
+            if watched is None or checkpointer.planned is None:
+                return
+            self.run.restore_start(self.model)
+            self.run.begin(checkpointer.planned)
+            epochs = f"{counted(checkpointer.planned)} of {watched.wanted} epochs"
+            self.request.say(f"The speed of a step has changed: starting over with {epochs}")
+
+    def _callbacks(self) -> list[keras.callbacks.Callback]:
+        return [*self.request.recipe.callbacks, *self.train.callbacks]
+
+    def _fit(self, checkpointer: Checkpointer) -> None:
+        callbacks, run = self._callbacks(), self.run
+        self.train.augmentation = self.plan.augmentation
+        self.model.fit(
+            self.train,
+            validation_data=self.held_out,
+            initial_epoch=run.done,
+            epochs=math.ceil(run.epochs),
+            steps_per_epoch=None if run.epochs >= 1 else self.steps,
+            class_weight=self.train.class_weight if self.request.balance in (True, "weights") else None,
+            verbose=(1 if sys.stdout.isatty() else 2) if self.request.progress else 0,
+            callbacks=[*callbacks, *([] if self.request.metric is None else [Score(self, callbacks)]), checkpointer],
+        )
+
+
+def planned(limit: TimeLimit, step: float) -> str:
+    """Return a sentence about the number of epochs that fit into the time."""
+    possible = limit.epochs(step)
+    if possible >= limit.wanted:
+        return f"{possible} epochs take about {duration(possible * limit.epoch(step))}"
+    if possible >= 1:
+        return f"the time limit allows {possible} of {limit.wanted} epochs{_NO_LIMIT}"
+    return f"one epoch takes {duration(limit.epoch(step))}. The time limit allows {possible:.0%} of it{_NO_LIMIT}"
