@@ -3,7 +3,7 @@
 A replica that is lost is replaced. A client asks again for the requests that it was computing. This package is not
 needed: the file holds preprocessing and names of classes. Needs `pip install "ray[serve]" onnxruntime pillow`.
 
-MODEL=model.onnx serve run examples.serve_with_ray:app
+MODEL=model.onnx python examples/serve_with_ray.py
 curl -F file=@cat.jpg -F file=@dog.jpg http://127.0.0.1:8000/predict
 """
 
