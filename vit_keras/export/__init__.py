@@ -13,7 +13,7 @@ import types
 from typing import TYPE_CHECKING, Any, Literal
 
 from .._internal.imports import attach
-from .formats import FORMATS, Format, find_format
+from .formats import FORMATS, Format, check_place, exported_files, find_format, names
 
 if TYPE_CHECKING:
     import keras
@@ -39,6 +39,8 @@ def export(
     top: int = 5,
     quantize: Literal["int8", "float16"] | None = None,
     calibration: Any = None,
+    batch_size: int | None = None,
+    opset: int | None = None,
     attention: bool | None = None,
     check: Any = True,
 ) -> Report:
@@ -59,6 +61,10 @@ def export(
             float32. See `FORMATS[format].quantize`.
         calibration: About thirty typical images for `quantize="int8"` in ONNX and OpenVINO files, as paths, arrays or a
             folder. They show which channels are large, which makes the file more accurate at the same size and speed.
+        batch_size: Number of images in every batch, for runtimes that need fixed shapes; `None`: batches of any size.
+            Images then have one size too: the model's own. Not for SavedModels and pages.
+        opset: Version of ONNX' operators, from 13 to 20, for runtimes that read no later one; `None`: 20. Only for ONNX
+            files.
         attention: Whether to return the attention of every block too; `None`: only in a web page. The page draws it, if
             the model has attention and runs its ViT once.
         check: Images for the comparison: `True` for generated ones; paths, arrays or a folder; `False` or `None` for no
@@ -87,14 +93,13 @@ def export(
     from .._internal.atomic import naming, put_together, workspace
     from .._internal.validate import expanded, path_text
     from ..anatomy.parts import learner
-    from .calibration import calibrated
+    from .images import check_images
+    from .onnx.calibration import calibrated
     from .other_backend import write_in_its_backend
-    from .pictures import check_pictures
-    from .placing import check_place, names
     from .plan import Plan as Plan
     from .report import Report, compare, sha256
     from .running import RuntimeCrashed
-    from .timing import cpu, files_of
+    from .timing import cpu
 
     if isinstance(model, (str, os.PathLike)) and hasattr(path, "predict"):
         raise TypeError(f"The model comes first, then the file: export(model, {os.fspath(model)!r}).")
@@ -105,6 +110,10 @@ def export(
     if quantize is not None and quantize not in kind.quantize:
         offered = f"It offers {', '.join(map(repr, kind.quantize))}." if kind.quantize else "It offers none."
         raise ValueError(f"The format {name!r} has no quantize={quantize!r}. {offered}")
+    for option, value in (("batch_size", batch_size), ("calibration", calibration), ("opset", opset)):
+        if value is not None and option not in kind.options:
+            able = ", ".join(each for each, other in FORMATS.items() if option in other.options)
+            raise ValueError(f"{option}= is for the formats {able}. Received: the format {name!r}. Leave it out.")
     if isinstance(check, (int, np.bool_)) and check in (0, 1):
         check = bool(check)
     checked = check is not None and check is not False
@@ -117,10 +126,19 @@ def export(
     model = learner(model)
     if attention is None:
         attention = kind.shows_attention and anatomy.shows_attention(model)
-    plan = Plan.of(model, preprocessing=preprocessing, labels=labels, top=top, attention=attention, quantize=quantize)
-    pictures = check_pictures(plan, check) if checked else []
+    plan = Plan.of(
+        model,
+        preprocessing=preprocessing,
+        labels=labels,
+        top=top,
+        attention=attention,
+        quantize=quantize,
+        batch_size=batch_size,
+        opset=opset,
+    )
+    images = check_images(plan, check) if checked else []
     if calibration is not None:
-        plan = calibrated(plan, calibration, name)
+        plan = calibrated(plan, calibration)
     with naming(path), workspace(path.parent) as folder:
         part = folder / path.name
         notes = write_in_its_backend(plan, name, part)
@@ -128,14 +146,14 @@ def export(
         crash = None
         if checked:
             try:
-                fields = compare(plan, name, part, pictures)
+                fields = compare(plan, name, part, images)
             except RuntimeCrashed as error:
                 crash, fields = error, {"notes": (f"It was not checked. {error}",)}
         fields["notes"] = (*notes, *fields.get("notes", ()))
         report = Report(
             path=str(path),
             format=name,
-            bytes=sum(each.stat().st_size for each in files_of(part)),
+            bytes=sum(each.stat().st_size for each in exported_files(part)),
             sha256=sha256(part),
             cpu=cpu(),
             metadata=plan.metadata_json(),
