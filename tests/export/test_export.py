@@ -56,6 +56,34 @@ def test_what_is_refused_before_anything_is_done(tmp_path, monkeypatch):
         vit_keras.export(None, tmp_path / "a.onnx", check=False)
 
 
+@pytest.mark.parametrize(
+    ("file", "options", "message"),
+    [
+        ("model", {"batch_size": 2}, "batch_size= is for the formats onnx, .*'saved_model'"),
+        ("a.xml", {"opset": 17}, "opset= is for the formats onnx. .*'openvino'"),
+        ("a.onnx", {"opset": 12}, "from 13 to 20. Received: 12"),
+        ("a.onnx", {"batch_size": 0}, "positive integer. Received: 0"),
+    ],
+)
+def test_shapes_and_operators_that_a_format_has_not(tmp_path, monkeypatch, file, options, message):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    with pytest.raises(ValueError, match=message):
+        vit_keras.export(tiny(), tmp_path / file, check=False, **options)
+
+
+def test_a_file_for_batches_of_one_size(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    (compared,) = vit_keras.export(tiny(), tmp_path / "a.onnx", batch_size=3, opset=17).comparisons
+    assert (compared.images, compared.same_class) == (9, 9)
+    file = onnx.load(tmp_path / "a.onnx")
+    (images,) = file.graph.input
+    assert [size.dim_value for size in images.type.tensor_type.shape.dim] == [3, 32, 32, 3]
+    assert file.opset_import[0].version == 17 and "Shape" not in {node.op_type for node in file.graph.node}
+    with pytest.raises(ValueError, match="batch_size=, takes images of one size"):
+        vit_keras.export(CASES["any pixels"](), tmp_path / "a.onnx", batch_size=3)
+
+
 def test_places(tmp_path):
     with pytest.raises(FileNotFoundError, match="no folder"):
         formats.check_place(tmp_path / "nothing" / "a.onnx", "onnx")

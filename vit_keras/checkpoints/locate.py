@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from .._internal.validate import did_you_mean, expanded, instance, one_of, path_text
-from ..variants import variant_of
 from . import registry, timm_models
 from .augreg import AUGREG_MODELS, BUCKET, find_augreg
 from .cache import cached_path, is_here
@@ -167,6 +166,8 @@ def find(weights: str | os.PathLike[str] | Checkpoint, variant: str | None = Non
 
 def find_all(name: str) -> list[Checkpoint] | None:
     """Return the published files of a name, a factory such as `vit_b16`, or a pattern; `None` for a URL."""
+    from ..variants import variant_of  # imports NumPy, which a list of names does not need
+
     variant = variant_of(name)
     if found := recommended(variant) if variant else find(name):
         return [found]
@@ -181,6 +182,8 @@ def find_all(name: str) -> list[Checkpoint] | None:
 
 def find_file(name: str | os.PathLike[str]) -> Path:
     """Return the file of a path, a published name, a factory or a URL; nothing is downloaded."""
+    from ..variants import variant_of
+
     path, text = expanded(name), path_text(name)
     if path.exists():
         return path

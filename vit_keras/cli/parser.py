@@ -165,8 +165,8 @@ def build_parser(*commands: str) -> argparse.ArgumentParser:
     """Return a parser of some commands with their options, or of all names of commands without their options.
 
     Example:
-        >>> vars(build_parser("predict").parse_args(["predict", "cat.jpg", "--top", "3"]))
-        {'run': 'cli.predicting.predict', 'errors': 'skip', 'images': ['cat.jpg'], 'top': 3}
+        >>> build_parser("predict").parse_args(["predict", "cat.jpg", "--top", "3"]).top
+        3
     """
     parser = _Parser(
         prog="vit-keras",

@@ -135,6 +135,8 @@ class Plan:
             kind = anatomy.output_kind(model) or "outputs"
         count = output[-1] if len(output) == 2 and kind in ("logits", "probabilities", "numbers") else None
         classes = None if kind == "numbers" else count
+        if batch_size is not None:
+            positive_integer(batch_size, "batch_size")
         if opset is not None and opset not in OPSETS:
             raise ValueError(f"opset must be an integer from {OPSETS[0]} to {OPSETS[-1]}. Received: {opset!r}")
         blocks = anatomy.blocks(vit)
@@ -147,7 +149,7 @@ class Plan:
             )
         return cls(
             model=model,
-            input_shape=(batch_size and positive_integer(batch_size, "batch_size"), height, width, channels),
+            input_shape=(batch_size, height, width, channels),
             preprocessing=anatomy.preprocessing_of(model) if preprocessing else None,
             kind=kind,
             classes=classes,

@@ -49,7 +49,9 @@ class App:
     """The answers to requests; `asgi` is the application."""
 
     def __init__(self, model: ServedModel, limits: Limits):
-        self.model, self.limits, self.pending = model, limits, 0
+        self.model: ServedModel = model
+        self.limits: Limits = limits
+        self.pending: int = 0
         self.pool: ThreadPoolExecutor = ThreadPoolExecutor(limits.workers, thread_name_prefix="vit-keras-serve")
         self.asgi: Starlette = Starlette(
             routes=[
@@ -57,12 +59,7 @@ class App:
                 Route("/health", self.health),
                 Route("/predict", self.predict, methods=["POST"]),
             ],
-            exception_handlers={
-                Refused: self._refused,
-                HTTPException: self._refused_by_starlette,
-                ClientDisconnect: self._left,
-                Exception: self._failed,
-            },
+            exception_handlers=dict.fromkeys((Refused, HTTPException, ClientDisconnect, Exception), self._error),
             lifespan=self._lifespan,
         )
 
@@ -130,22 +127,17 @@ class App:
             raise Refused(400, "The request has no image. Send the bytes of one, or a form with files.")
         return files
 
-    async def _refused(self, request: Request, error: Refused) -> Response:
-        return _json({"error": str(error)}, error.status, {"Retry-After": "1"} if error.status == 503 else None)
-
-    async def _refused_by_starlette(self, request: Request, error: HTTPException) -> Response:
+    async def _error(self, request: Request, error: Exception) -> Response:
+        if isinstance(error, Refused):
+            return _json({"error": str(error)}, error.status, {"Retry-After": "1"} if error.status == 503 else None)
+        if not isinstance(error, HTTPException):  # or the client has left, and receives nothing
+            return _json({"error": "The server failed. Its log tells why."}, 500)
         messages = {
             404: "There is nothing at this address. There are /, /health and /predict.",
             405: f"This address does not take {request.method[:20]}. Images are sent to /predict with POST.",
         }
         message = messages.get(error.status_code, error.detail)
         return _json({"error": message}, error.status_code, error.headers)
-
-    async def _left(self, request: Request, error: ClientDisconnect) -> Response:
-        return Response(status_code=400)  # nobody receives it
-
-    async def _failed(self, request: Request, error: Exception) -> Response:
-        return _json({"error": "The server failed. Its log tells why."}, 500)
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:

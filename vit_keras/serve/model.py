@@ -56,7 +56,8 @@ class ServedModel:
             raise FileNotFoundError(f"There is no file {path}.")
         opened = _saved_model if path.is_dir() else _openvino if path.suffix.lower() == ".xml" else _onnx
         try:
-            about, outputs, self.run = opened(path, threads)
+            about, outputs, run = opened(path, threads)
+            self.run: Run = run
             known = {
                 key: json.loads(about.get(key, "null")) for key in ("labels", "patches", "preprocessing", "tokens")
             }

@@ -276,10 +276,8 @@ def _changed(how: Recipe, options: dict[str, Any]) -> Recipe:
     """Take the fields of a recipe and of its augmentation out of the options, and return the changed recipe."""
     changes = {name: options.pop(name) for name in [*options] if name in _RECIPE}
     augmented = {name: options.pop(name) for name in [*options] if name in _AUGMENTATION}
-    if augmented:
-        base = changes.get("augmentation", how.augmentation) or PLAIN
-        changes["augmentation"] = base.replace(**augmented)
-    return how.replace(**changes)
+    how = how.replace(**changes)
+    return how.replace(augmentation=(how.augmentation or PLAIN).replace(**augmented)) if augmented else how
 
 
 def _check_opening(model: Any, weights: Any, options: Mapping[str, Any]) -> None:
