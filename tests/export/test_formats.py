@@ -23,6 +23,7 @@ from support import ROOT
 import vit_keras
 from vit_keras import from_checkpoint
 from vit_keras.cli import main
+from vit_keras.export.plan import Plan
 from vit_keras.export.running import Running
 
 pytestmark = pytest.mark.slow
@@ -106,9 +107,8 @@ def test_a_wrong_file_is_an_error_and_goes(tmp_path, monkeypatch):
 
     right = other_backend.write_in_its_backend
     pytest.importorskip("torch")
-    monkeypatch.setattr(
-        other_backend, "write_in_its_backend", lambda plan, *rest: right(vit_keras.export.Plan.of(tiny(seed=1)), *rest)
-    )
+    wrong = Plan.of(tiny(seed=1))
+    monkeypatch.setattr(other_backend, "write_in_its_backend", lambda plan, *rest: right(wrong, *rest))
     with pytest.raises(ValueError, match="does not compute what the model"):
         vit_keras.export(tiny(), tmp_path / "model.pt2")
     assert list(tmp_path.iterdir()) == []

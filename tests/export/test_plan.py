@@ -10,8 +10,7 @@ from keras import ops
 
 import vit_keras
 from vit_keras import anatomy, vit
-from vit_keras.export import Plan
-from vit_keras.export.plan import in_float32, weights_sha256
+from vit_keras.export.plan import Plan, in_float32, weights_sha256
 
 
 def run(plan, inputs):

@@ -12,7 +12,8 @@ from export_cases import tiny
 
 import vit_keras
 from vit_keras import anatomy
-from vit_keras.export import FORMATS, Plan, other_backend, runtimes
+from vit_keras.export import FORMATS, other_backend, runtimes
+from vit_keras.export.plan import Plan
 from vit_keras.export.running import Running, RuntimeCrashed, ending
 
 pytestmark = [

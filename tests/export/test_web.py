@@ -17,7 +17,8 @@ from support import ROOT
 import vit_keras
 from vit_keras import from_checkpoint, preprocess, vit
 from vit_keras.checkpoints.cache import cached_path
-from vit_keras.export import Plan, report, runtimes, web
+from vit_keras.export import report, runtimes, web
+from vit_keras.export.plan import Plan
 from vit_keras.preprocess.images import read, resize_image
 
 pytestmark = pytest.mark.any_backend

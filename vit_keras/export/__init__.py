@@ -18,11 +18,10 @@ from .formats import FORMATS, Format, check_place, exported_files, find_format, 
 if TYPE_CHECKING:
     import keras
 
-    from .plan import Plan as Plan
     from .report import Report
     from .timing import benchmark as benchmark
 
-_NAMES = {"Plan": "plan", "Report": "report", "benchmark": "timing"}
+_NAMES = {"Report": "report", "benchmark": "timing"}
 
 __all__ = ["FORMATS", "Format", "export", "find_format", *_NAMES]
 if not TYPE_CHECKING:
@@ -96,7 +95,7 @@ def export(
     from .images import check_images
     from .onnx.calibration import calibrated
     from .other_backend import write_in_its_backend
-    from .plan import Plan as Plan
+    from .plan import Plan
     from .report import Report, compare, sha256
     from .running import RuntimeCrashed
     from .timing import cpu

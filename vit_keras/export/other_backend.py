@@ -62,10 +62,6 @@ def backend_for(name: str) -> str:
     """Return the backend that writes a format: the active one where it can.
 
     OpenVINO's tensors cannot be in a sum with those of `onnx.trace`: an installed backend writes its ONNX files.
-
-    Example:
-        >>> backend_for("saved_model")
-        'tensorflow'
     """
     active = keras.backend.backend()
     backend = FORMATS[name].backend or active

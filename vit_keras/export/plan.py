@@ -34,29 +34,21 @@ Shape = tuple[int | None, int | None, int | None, int]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The plan of an export, from which every format is written. Returned by `Plan.of`.
+    """The plan of an export, from which every format is written; made by `Plan.of`.
 
     Attributes:
         model: The model.
         input_shape: `(batch, height, width, channels)` of the model's own input; `None` for what is open.
         preprocessing: What makes the model's input of an image; `None` where the file takes that input itself.
-        kind: What the model returns: `"logits"`, `"probabilities"`, `"numbers"` or `"features"`; `"outputs"` where
-            nothing tells.
+        kind: What the model returns: `"logits"`, `"probabilities"`, `"numbers"`, `"features"` or any `"outputs"`.
         classes: Number of classes; `None` where the model returns none.
-        labels: Their names, or those of the numbers or of the levels that the model predicts; or `None`.
-        top: How many of the most probable classes a file names, where it names any.
+        labels: Names of the classes, or of the numbers or levels that the model predicts; or `None`.
+        top: How many of the most probable classes a file names.
         attention: Number of outputs `attention_{n}`; 0 without any.
         quantize: One of the format's `quantize`, or `None`.
-        calibration: The largest magnitude of each channel of each layer normalization, by the layer's path
-            (`calibration.largest_channels`); or `None`.
-        opset: The version of ONNX' operators.
+        calibration: The largest magnitude of each channel, by the path of a layer normalization; or `None`.
+        opset: Version of ONNX' operators.
         metadata: What else is known, as plain JSON: versions, source, license and hash of the weights.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> plan = Plan.of(vit.vit_cifar10())
-        >>> plan.kind, plan.classes, plan.labels[3]
-        ('logits', 10, 'cat')
     """
 
     model: keras.Model
@@ -87,33 +79,7 @@ class Plan:
         opset: int | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> Plan:
-        """Return the plan of exporting a model.
-
-        Args:
-            model: A model with one Vision Transformer of this package in it, one input and one output.
-            preprocessing: Whether the file takes images, and not the model's own input.
-            labels: Names of the classes, or the name of a list of them; `None` for the model's own.
-            top: How many classes a file names.
-            attention: Whether the file returns the attention of every block.
-            quantize: See the attributes.
-            calibration: See the attributes.
-            batch_size: Number of images in a batch; `None` for batches of any size.
-            opset: See the attributes.
-            metadata: Replaces the metadata that is collected here.
-
-        Returns:
-            The plan.
-
-        Raises:
-            TypeError: `model` is not a Keras model.
-            ValueError: The model cannot be exported, or an argument does not fit it.
-
-        Example:
-            >>> from vit_keras import vit
-            >>> plan = Plan.of(vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2), labels=("cat", "dog"))
-            >>> plan.kind, plan.output_names, plan.image_shape
-            ('logits', ('logits', 'probabilities', 'features'), (None, None, None, 3))
-        """
+        """Return the plan of exporting a model, or raise `ValueError` for a model that cannot be exported."""
         vit = anatomy.find_vit(model)
         _, height, width, channels = anatomy.image_shape(model)
         if channels is None:
@@ -178,11 +144,7 @@ class Plan:
 
     @property
     def fixed_size(self) -> tuple[int, int]:
-        """The one `(height, width)` of the images of a file that resizes none.
-
-        Raises:
-            ValueError: The model takes any size.
-        """
+        """The `(height, width)` of the images of a file that resizes none; `ValueError` if the model takes any."""
         if self.image_size is None:
             whole = anatomy.find_vit(self.model) is self.model
             how = "Export" if whole else "Build it around the ViT that is returned by"
@@ -199,14 +161,7 @@ class Plan:
         return FORMATS[format].resizes and self.input_shape[0] is None
 
     def prepare(self, resize: bool = True) -> Callable[[Any], Any]:
-        """Return what makes the model's input of a batch of what a file takes.
-
-        Args:
-            resize: Whether it resizes and crops; else uint8 images come in the model's size.
-
-        Returns:
-            A `Preprocess`; without preprocessing a function that changes nothing.
-        """
+        """Return what makes the model's input of a batch, which comes in the model's size without `resize`."""
         if self.preprocessing is None:
             return lambda inputs: inputs
         return Preprocess(self.preprocessing if resize else self.preprocessing.replace(image_size=None, crop=None))
@@ -223,16 +178,7 @@ class Plan:
         return (*names.get(self.kind, (self.kind,)), *(f"attention_{n}" for n in range(self.attention)))
 
     def outputs(self, inputs: Any) -> dict[str, Any]:
-        """Run the model, in float32 whatever its policy, and return all that a file returns.
-
-        It works on tensors of the backend and on those of a graph that is traced.
-
-        Args:
-            inputs: The model's own input, float32.
-
-        Returns:
-            `{name: float32 tensor}`, with the names of `output_names` in their order.
-        """
+        """Run the model in float32, on tensors or in a trace, and return `{name: float32 tensor}` by `output_names`."""
         vit, read = anatomy.find_vit(self.model), []
         heads = anatomy.heads(vit)
 
@@ -266,24 +212,14 @@ class Plan:
         return found[-1] if found else None
 
     def patches(self) -> dict[str, Any]:
-        """Return what tells the patches of an image from the other tokens, and what the ViT sees, as plain JSON.
-
-        Returns:
-            `size`, the `(height, width)` of the images at the ViT, or `None` for any; `crop` and `crop_mode` of the
-            last resizing; `resized`, the `(height, width)` to which the file resizes images before the model
-            resizes them again, or `None` if it does not; `stride`, the pixels between patches; `prefix`, how many
-            tokens come before the patches; `readout`, see `anatomy.readout`.
-
-        Raises:
-            ValueError: See `anatomy.patch_stride`.
-        """
+        """Return which tokens are patches, and which part of an image the ViT sees, as plain JSON."""
         vit, last = anatomy.find_vit(self.model), self._last_resizing
         size = anatomy.native_size(vit) if last is None else last.image_size
         return {
             "size": size,
             "crop": None if last is None else last.crop,
             "crop_mode": None if last is None else last.crop_mode,
-            "resized": None if last is self.preprocessing else self.image_size,
+            "resized": None if last is self.preprocessing else self.image_size,  # by the file, and again by the model
             "stride": anatomy.patch_stride(vit, size),
             "prefix": len(anatomy.prefix_names(vit)),
             "readout": [[part.start, part.stop] for part in anatomy.readout(self.model)],
@@ -391,15 +327,7 @@ def weights_sha256(model: keras.Model) -> str:
 
 @contextlib.contextmanager
 def in_float32(model: keras.Model) -> Iterator[None]:
-    """Let all layers of a model compute in float32 while the block runs; a no-op where they do.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2, dtype="mixed_bfloat16")
-        >>> with in_float32(model):
-        ...     model.get_layer("embedding").compute_dtype
-        'float32'
-    """
+    """Let all layers of a model compute in float32 while the block runs; a no-op where they do."""
     inside, narrow = flat_layers(model), ("float16", "bfloat16", "float64")
     changed = [layer for layer in inside if layer.compute_dtype in narrow]
     policies = [layer.dtype_policy for layer in changed]

@@ -45,22 +45,13 @@ QUANTIZED_TOLERANCE = 0.25
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Outputs of a file for some images, compared with those of the model.
+    """Outputs of a file for some images, compared with those of the model."""
 
-    Attributes:
-        inputs: What went in: `"images"`, `"pixels"`, `"bytes"`.
-        images: Their number.
-        difference: The largest difference of any output; of one with values above 1, as a share of the largest.
-        tolerance: What the difference may be; `None` for a quantized file.
-        same_class: Number of images whose most probable class is the same; `None` if the model has fewer than two
-            classes.
-    """
-
-    inputs: str
-    images: int
-    difference: float
-    tolerance: float | None
-    same_class: int | None
+    inputs: str  # "images", "pixels" or "bytes"
+    images: int  # their number
+    difference: float  # the largest of any output; as a share of the largest value where that is above 1
+    tolerance: float | None  # none for a quantized file
+    same_class: int | None  # images whose most probable class is the same; none without classes
 
     @property
     def passes(self) -> bool:

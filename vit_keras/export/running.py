@@ -26,15 +26,7 @@ class RuntimeCrashed(ValueError):
 
 
 class Running:
-    """An exported file, opened by a process without Keras and this package.
-
-    Attributes:
-        about: What the process says of the file: `version` of the runtime, `dtype` and `shape` of the input,
-            `notes`, `alone`.
-    """
-
-    format: str
-    path: str
+    """An exported file in a process without Keras and this package; `about` is what that process says of it."""
 
     def __init__(self, format: str, path: str | os.PathLike[str]):
         self.format, self.path = format, os.fspath(path)
@@ -122,12 +114,7 @@ def _joined(outputs: Sequence[dict[str, np.ndarray]], count: int) -> dict[str, n
 
 
 def ending(status: int) -> str:
-    """Return how a process ended, as a phrase.
-
-    Example:
-        >>> ending(-11), ending(1)
-        ('was ended by the signal SIGSEGV', 'ended with the status 1')
-    """
+    """Return how a process ended, as a phrase."""
     if status >= 0:
         return f"ended with the status {status}"
     names = {int(number): number.name for number in signal.Signals}

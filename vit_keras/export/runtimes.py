@@ -26,20 +26,17 @@ import numpy as np
 class SavedModel:
     """TensorFlow's SavedModel; files of images are given in base64."""
 
-    tf: Any
-    version: str
-
     def __init__(self, path: Any):
         import tensorflow as tf
 
         self.tf, self.version = tf, f"tensorflow {tf.__version__}"
-        self.model: Any = tf.saved_model.load(path)
-        self.signatures: Any = self.model.signatures
+        self.model = tf.saved_model.load(path)
+        self.signatures = self.model.signatures
         first = "images" if "images" in self.signatures else "pixels"
-        self.default: Any = self.signatures[first]
+        self.default = self.signatures[first]
         spec = self._input(self.default)
-        self.dtype: str = spec.dtype.name
-        self.shape: list[int | None] = spec.shape.as_list()
+        self.dtype = spec.dtype.name
+        self.shape = spec.shape.as_list()
 
     @staticmethod
     def _input(function):
@@ -58,18 +55,15 @@ class SavedModel:
 class Onnx:
     """ONNX in onnxruntime."""
 
-    input: Any
-    names: list[Any]
-
     def __init__(self, path: Any):
         import onnxruntime
 
-        self.version: str = f"onnxruntime {onnxruntime.__version__}"
-        self.session: Any = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        self.version = f"onnxruntime {onnxruntime.__version__}"
+        self.session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
         (only,) = self.session.get_inputs()
         self.input, self.names = only.name, [output.name for output in self.session.get_outputs()]
-        self.dtype: str = {"tensor(uint8)": "uint8"}.get(only.type, "float32")
-        self.shape: list[int | None] = [size if isinstance(size, int) else None for size in only.shape]
+        self.dtype = {"tensor(uint8)": "uint8"}.get(only.type, "float32")
+        self.shape = [size if isinstance(size, int) else None for size in only.shape]
 
     def __call__(self, inputs: Any, signature: str | None = None) -> Any:
         return dict(zip(self.names, self.session.run(None, {self.input: inputs})))
@@ -81,13 +75,13 @@ class OpenVino:
     def __init__(self, path: Any):
         import openvino
 
-        self.version: str = f"openvino {openvino.__version__.partition('-')[0]}"
-        self.core: Any = openvino.Core()
-        self.model: Any = self.core.read_model(path)
-        self.compiled: dict[Any, Any] = {}
+        self.version = f"openvino {openvino.__version__.partition('-')[0]}"
+        self.core = openvino.Core()
+        self.model = self.core.read_model(path)
+        self.compiled = {}
         (only,) = self.model.inputs
         self.dtype = "uint8" if only.element_type.to_string() == "u8" else "float32"
-        self.shape: list[Any | None] = [None if size.is_dynamic else size.get_length() for size in only.partial_shape]
+        self.shape = [None if size.is_dynamic else size.get_length() for size in only.partial_shape]
 
     def __call__(self, inputs: Any, signature: str | None = None) -> Any:
         if signature not in self.compiled:
@@ -105,13 +99,13 @@ class LiteRt:
 
         from ai_edge_litert.interpreter import Interpreter
 
-        self.version: str = f"ai-edge-litert {importlib.metadata.version('ai-edge-litert')}"
-        self.interpreter: Any = Interpreter(path, num_threads=os.cpu_count())
+        self.version = f"ai-edge-litert {importlib.metadata.version('ai-edge-litert')}"
+        self.interpreter = Interpreter(path, num_threads=os.cpu_count())
         (only,) = self.interpreter.get_input_details()
         self.dtype = np.dtype(only["dtype"]).name
-        self.shape: list[int | None] = [None if size == -1 else int(size) for size in only["shape_signature"]]
-        self.signature: str = next(iter(self.interpreter.get_signature_list()))
-        self.input: Any = self.interpreter.get_signature_list()[self.signature]["inputs"][0]
+        self.shape = [None if size == -1 else int(size) for size in only["shape_signature"]]
+        self.signature = next(iter(self.interpreter.get_signature_list()))
+        self.input = self.interpreter.get_signature_list()[self.signature]["inputs"][0]
 
     def __call__(self, inputs: Any, signature: str | None = None) -> Any:
         runner = self.interpreter.get_signature_runner(self.signature)
@@ -121,19 +115,16 @@ class LiteRt:
 class Torch:
     """A program of torch.export."""
 
-    torch: Any
-    version: str
-
     def __init__(self, path: Any):
         import torch
 
         self.torch, self.version = torch, f"torch {torch.__version__}"
         program = torch.export.load(path)
-        self.module: Any = program.module()
+        self.module = program.module()
         name = next(iter(program.graph_signature.user_inputs))
         value = next(node.meta["val"] for node in program.graph.nodes if node.name == name)
-        self.dtype: str = str(value.dtype).removeprefix("torch.")
-        self.shape: list[int | None] = [size if isinstance(size, int) else None for size in value.shape]
+        self.dtype = str(value.dtype).removeprefix("torch.")
+        self.shape = [size if isinstance(size, int) else None for size in value.shape]
 
     def __call__(self, inputs: Any, signature: str | None = None) -> Any:
         with self.torch.inference_mode():
@@ -176,10 +167,10 @@ class Page:
         except Error as error:
             raise OSError(f"{chromium} does not start: {error}") from error
         context = browser.new_context(offline=True)
-        self.tab: Any = context.new_page()
+        self.tab = context.new_page()
         self.tab.set_default_timeout(0)
         self.tab.goto(pathlib.Path(path).absolute().as_uri())
-        self.version: str = f"{self.tab.evaluate('window.opened')} in Chromium {browser.version}"
+        self.version = f"{self.tab.evaluate('window.opened')} in Chromium {browser.version}"
 
     def __call__(self, inputs: Any, signature: str | None = None) -> Any:
         found = self._compute(inputs)["outputs"]
@@ -205,7 +196,7 @@ class OnnxOfPage(Onnx):
         if packed is None:
             raise ValueError("The page has no model in it: vit_keras.export did not write it.")
         super().__init__(gzip.decompress(base64.b64decode(packed[1])))
-        self.notes: list[str] = [f"The page was not run: {reason}. The ONNX file in it was run in onnxruntime instead."]
+        self.notes = [f"The page was not run: {reason}. The ONNX file in it was run in onnxruntime instead."]
 
 
 def html(path: Any) -> Any:

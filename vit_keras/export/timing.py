@@ -23,27 +23,16 @@ __all__ = ["Row", "benchmark", "cpu", "in_turns"]
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Measurements of one file.
-
-    Attributes:
-        path: The file or folder.
-        format: The name of its format.
-        bytes: Its size.
-        milliseconds: Median time for one image.
-        spread: The least and the largest time.
-        runtime: Name and version of what ran it.
-        difference: From the model, as its report says: `None` without a report or a check.
-        same_class: Share of the checked images whose class is the model's; `None` in the same case.
-    """
+    """Measurements of one file: times of one image, and the comparison with the model that its report has, if any."""
 
     path: str
     format: str
     bytes: int
     milliseconds: float
-    spread: tuple[float, float]
+    spread: tuple[float, float]  # the least and the largest time
     runtime: str
     difference: float | None
-    same_class: float | None
+    same_class: float | None  # share of the images
 
 
 def benchmark(

@@ -82,11 +82,7 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
 
 
 def onnxruntime_web() -> tuple[str, bytes]:
-    """Return the script and the WebAssembly program of onnxruntime-web, after downloading its package if need be.
-
-    It is searched for in the files and folders that the environment variable `VIT_KERAS_WEIGHTS` names and in the
-    cache.
-    """
+    """Return the script and the WebAssembly program of onnxruntime-web, found in `VIT_KERAS_WEIGHTS` or downloaded."""
     name = URL.rpartition("/")[2]
     places = [expanded(place) for place in os.environ.get("VIT_KERAS_WEIGHTS", "").split(os.pathsep) if place]
     files = [place if place.name == name else place / name for place in places]
@@ -106,12 +102,7 @@ def onnxruntime_web() -> tuple[str, bytes]:
 
 
 def _as_module(script: str) -> str:
-    """Return a module that puts what it exports into `window.onnxruntime`, where another module of a page finds it.
-
-    Example:
-        >>> _as_module("const a=1;export{a as env,a as default};")
-        'const a=1;window.onnxruntime={env:a,default:a};'
-    """
+    """Return a module that puts what it exports into `window.onnxruntime`, where another module of a page finds it."""
     start = script.rindex("export{")
     names, _ = script[start + len("export{") :].split("}", 1)
     pairs = (each.split(" as ") for each in names.split(","))

@@ -15,12 +15,13 @@ from hypothesis.extra import numpy as hnp
 from keras import ops
 
 import vit_keras
-from vit_keras.export import Plan, report
+from vit_keras.export import report
 from vit_keras.export.onnx import graph_of, int8, write
 from vit_keras.export.onnx.calibration import calibrated, largest_channels
 from vit_keras.export.onnx.file import save
 from vit_keras.export.onnx.int8 import quantized
 from vit_keras.export.onnx.trace import trace
+from vit_keras.export.plan import Plan
 
 onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")

@@ -5,8 +5,8 @@ import pytest
 from export_cases import POOLINGS, POSITIONS, TOKENS, arranged, tiny
 from support import one_at_a_time
 
-from vit_keras.export import Plan
 from vit_keras.export.onnx import graph_of
+from vit_keras.export.plan import Plan
 
 
 def operators(model, **options):

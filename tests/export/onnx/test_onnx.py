@@ -15,12 +15,11 @@ from support import peak_memory
 import vit_keras
 from vit_keras import feature_maps, preprocess
 from vit_keras.backend.keras_internals import flat_layers
-from vit_keras.export import Plan
 from vit_keras.export.onnx import graph_of, write
 from vit_keras.export.onnx.file import save
 from vit_keras.export.onnx.graph import Graph
 from vit_keras.export.onnx.trace import trace
-from vit_keras.export.plan import in_float32
+from vit_keras.export.plan import Plan, in_float32
 from vit_keras.positions import METHODS
 
 onnx = pytest.importorskip("onnx")

@@ -27,17 +27,7 @@ __all__ = ["graph_of", "write"]
 
 
 def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
-    """Write an ONNX file.
-
-    Weights of more than 2 GiB go into `<path>.data` next to the file, which names it. `quantize="int8"`: see `int8`.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> from vit_keras.export import Plan
-        >>> model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
-        >>> write(Plan.of(model), "tiny.onnx")  # doctest: +SKIP
-        []
-    """
+    """Write an ONNX file; weights of more than 2 GiB go into `<path>.data` next to it, which the file names."""
     import onnx
 
     metadata = {key: v if isinstance(v, str) else json.dumps(v) for key, v in plan.metadata_json().items()}

@@ -65,23 +65,27 @@ OPERATIONS.update(
     }.items()}
 )  # fmt: skip
 OPERATIONS["HardSigmoid"] = _real("HardSigmoid", alpha=1 / 6, beta=0.5)
+OPERATIONS |= {
+    "Identity": lambda t, op, x: t.value(x),
+    "StopGradient": lambda t, op, x: t.value(x),
+    "NotEqual": lambda t, op, x1, x2: t.graph.add("Not", OPERATIONS["Equal"](t, op, x1, x2)),
+    "Square": lambda t, op, x: t.graph.add("Mul", t.value(x), t.value(x)),
+    "Rsqrt": lambda t, op, x: t.graph.add("Reciprocal", t.graph.add("Sqrt", t.value(x))),
+    "Log1p": lambda t, op, x: t.graph.add("Log", t.graph.add("Add", t.value(x), t.value(1.0, x.dtype))),
+    "Gelu": lambda t, op, x: t.graph.add("Gelu", t.value(x), approximate="tanh" if op.approximate else "none"),
+    "Silu": lambda t, op, x: t.graph.add("Mul", t.value(x), t.graph.add("Sigmoid", t.value(x))),
+    "Relu6": lambda t, op, x: t.graph.add("Clip", t.value(x), t.value(0.0, x.dtype), t.value(6.0, x.dtype)),
+    "LeakyRelu": lambda t, op, x: t.graph.add("LeakyRelu", t.value(x), alpha=float(op.negative_slope)),
+    "Elu": lambda t, op, x: t.graph.add("Elu", t.value(x), alpha=float(op.alpha)),
+}
+OPERATIONS["Swish"] = OPERATIONS["Silu"]
 OPERATIONS["Divide"] = OPERATIONS["TrueDivide"] = _two("Div", float)
-
-
-@on("Identity", "StopGradient")
-def _identity(t, op, x):
-    return t.value(x)
 
 
 @on("Cast", "ConvertToTensor")
 def _cast(t, op, x):
     dtype = str(op.dtype or x.dtype)
     return t.value(x, "float32" if dtype in ("float16", "bfloat16") else dtype)
-
-
-@on("NotEqual")
-def _not_equal(t, op, x1, x2):
-    return t.graph.add("Not", OPERATIONS["Equal"](t, op, x1, x2))
 
 
 @on("Mod", "Remainder")
@@ -103,21 +107,6 @@ def _floor_divide(t, op, x1, x2):
     return t.graph.add("Floor", t.graph.add("Div", x1, x2))
 
 
-@on("Square")
-def _square(t, op, x):
-    return t.graph.add("Mul", t.value(x), t.value(x))
-
-
-@on("Rsqrt")
-def _rsqrt(t, op, x):
-    return t.graph.add("Reciprocal", t.graph.add("Sqrt", t.value(x)))
-
-
-@on("Log1p")
-def _log1p(t, op, x):
-    return t.graph.add("Log", t.graph.add("Add", t.value(x), t.value(1.0, x.dtype)))
-
-
 @on("Round")
 def _round(t, op, x):
     if op.decimals:
@@ -131,31 +120,6 @@ def _clip(t, op, x):
     if low.shape == high.shape == ():
         return t.graph.add("Clip", y, low, high)
     return t.graph.add("Min", t.graph.add("Max", y, low), high)
-
-
-@on("Gelu")
-def _gelu(t, op, x):
-    return t.graph.add("Gelu", t.value(x), approximate="tanh" if op.approximate else "none")
-
-
-@on("Silu", "Swish")
-def _silu(t, op, x):
-    return t.graph.add("Mul", t.value(x), t.graph.add("Sigmoid", t.value(x)))
-
-
-@on("Relu6")
-def _relu6(t, op, x):
-    return t.graph.add("Clip", t.value(x), t.value(0.0, x.dtype), t.value(6.0, x.dtype))
-
-
-@on("LeakyRelu")
-def _leaky_relu(t, op, x):
-    return t.graph.add("LeakyRelu", t.value(x), alpha=float(op.negative_slope))
-
-
-@on("Elu")
-def _elu(t, op, x):
-    return t.graph.add("Elu", t.value(x), alpha=float(op.alpha))
 
 
 @on("ReLU")

@@ -41,15 +41,7 @@ def on(*names: str) -> Callable[..., Any]:
 
 
 def trace(function: Callable[..., Mapping[str, Any]], inputs: Mapping[str, tuple[tuple[Dimension, ...], str]]) -> Graph:
-    """Trace a function of Keras operations, models and layers.
-
-    `inputs` has the shape and dtype of each symbolic tensor that the function takes; an open dimension is a name.
-
-    Example:
-        >>> graph = trace(lambda x: {"y": 2 * ops.relu(x)}, {"x": (("batch", 4), "float32")})
-        >>> graph.outputs["y"].shape, graph.outputs["y"].operator
-        (('batch', 4), 'Mul')
-    """
+    """Trace a function of symbolic tensors, each of a shape, with names for open dimensions, and a dtype."""
     tracer = _Tracer()
     with tracer.at_work():
         tensors = [tracer.tensor(tracer.graph.input(name, *kind)) for name, kind in inputs.items()]
@@ -72,10 +64,7 @@ class _Tracer:
         return SymbolicTensor(shape, value.dtype, value)
 
     def value(self, x: Any, dtype: str | None = None) -> Value:
-        """Return what is a symbolic tensor, a weight, a tensor of the backend or a number as a value of the graph.
-
-        Constants in half precision become float32.
-        """
+        """Return a tensor, a weight, an array or a number as a value of the graph; float32 for half precision."""
         if isinstance(x, SymbolicTensor):
             return self.graph.cast(x.value, dtype or x.value.dtype)
         if isinstance(x, (bool, int, float, list, tuple, np.ndarray, np.generic)):
