@@ -7,6 +7,7 @@ import io
 import pathlib
 import socket
 import struct
+import sys
 import threading
 import warnings
 import zlib
@@ -581,3 +582,24 @@ def test_a_download_that_is_too_large(url):
 
 def test_a_url_may_have_spaces_and_accents(url):
     assert images.read(f"{url}/a picture\u00e9.png", 8).shape == (8, 8, 3)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="threads have filters of their own")
+def test_threads_leave_the_filters_of_warnings_alone(monkeypatch):
+    opened, go, original = threading.Event(), threading.Event(), Image.open
+
+    def slow(*args, **kwargs):
+        opened.set()
+        go.wait(10)
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(Image, "open", slow)
+    with warnings.catch_warnings():
+        thread = threading.Thread(target=images.read, args=(encoded(Image.new("RGB", (W, H))), None))
+        thread.start()
+        opened.wait(10)
+        warnings.simplefilter("error", FutureWarning)
+        go.set()
+        thread.join()
+        assert ("error", None, FutureWarning, None, 0) in warnings.filters
+        assert ("ignore", None, Warning, None, 0) not in warnings.filters

@@ -67,10 +67,6 @@ _PILLOW = {
 }
 
 
-class ManyScans(ValueError):
-    """A JPEG has more scans than are decoded."""
-
-
 def read(
     filepath_or_buffer: ImageInputType,
     size: int | tuple[int, int] | None,
@@ -290,7 +286,7 @@ def _upright_rgb(image: Image.Image | np.ndarray, what: Any, max_pixels: int) ->
     if isinstance(image, np.ndarray):
         return _array_to_rgb(image)
     if _scans(image) > MAX_SCANS:
-        raise ManyScans(f"{_called(what)} has more than {MAX_SCANS} scans, which no program writes. Save it again.")
+        raise ValueError(f"{_called(what)} has more than {MAX_SCANS} scans, which no program writes. Save it again.")
     try:
         image.load()
         return _upright(_image_to_rgb(image), orientation(image))
