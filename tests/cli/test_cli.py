@@ -19,7 +19,7 @@ import vit_keras
 from vit_keras import checkpoints, cli, preprocess, utils, visualize, vit
 from vit_keras.checkpoints import readers, registry
 from vit_keras.checkpoints.checkpoint import megabytes
-from vit_keras.checkpoints.inspect import describe
+from vit_keras.checkpoints.describe import describe
 from vit_keras.cli import exports, main, pictures, training
 
 pytestmark = pytest.mark.filterwarnings("ignore:Even though the `tf.config")  # of what `quick` does

@@ -11,8 +11,18 @@ from PIL import Image
 from vit_keras import anatomy, feature_maps, vit
 from vit_keras.config import ViTConfig
 from vit_keras.preprocess import CLIP
-from vit_keras.training.embedding import Probe, embed, features, knn, linear_probe
-from vit_keras.training.embeddings import batches, cache, probe, ridge_probe, writers
+from vit_keras.training.embeddings import (
+    Probe,
+    batches,
+    cache,
+    embed,
+    features,
+    knn,
+    linear_probe,
+    probe,
+    ridge_probe,
+    writers,
+)
 from vit_keras.training.evaluation.wrong_labels import out_of_fold
 
 # Passes of the same float32 model over batches that were cut elsewhere; features are about 1.

@@ -11,11 +11,9 @@ import importlib
 import itertools
 import os
 import sys
-import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .moved import MOVED, MOVED_NAMES
 from .validate import see
 
 ROOT = __name__.partition(".")[0]
@@ -111,49 +109,6 @@ def register_with_keras() -> None:
         sys.meta_path.insert(0, _AfterKeras())
 
 
-class _Moved(types.ModuleType):
-    """A module of an earlier version whose names live elsewhere now."""
-
-    def __init__(self, name: str, homes: Sequence[str]):
-        super().__init__(name, f"Names that have moved to {', '.join(homes)}.")
-        self.__homes = tuple(homes)
-
-    def __getattr__(self, name):
-        if not name.startswith("__"):
-            for home in map(importlib.import_module, self.__homes):
-                if hasattr(home, name):
-                    return getattr(home, name)
-        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-
-    def __setattr__(self, name, value):
-        if not name.startswith("_") and len(self.__homes) == 1:
-            setattr(importlib.import_module(self.__homes[0]), name, value)
-        else:
-            super().__setattr__(name, value)
-
-    def __dir__(self):
-        return sorted({name for home in map(importlib.import_module, self.__homes) for name in dir(home)})
-
-
-def keep_old_paths() -> None:
-    """Let the modules of earlier versions be imported."""
-    for old, homes in MOVED.items():
-        name = f"{ROOT}.{old}"
-        sys.modules[name] = _Moved(name, [f"{ROOT}.{home}" for home in homes])
-
-
-def moved_names(module: str) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a module from which names have moved."""
-    homes = MOVED_NAMES[module.removeprefix(f"{ROOT}.")]
-
-    def __getattr__(name):
-        if name in homes:
-            return getattr(importlib.import_module(f"{ROOT}.{homes[name]}"), name)
-        raise AttributeError(f"module {module!r} has no attribute {name!r}")
-
-    return __getattr__
-
-
 def attach(
     package: str,
     submodules: Sequence[str] = (),
@@ -172,8 +127,6 @@ def attach(
             return value
         if name in submodules:
             return importlib.import_module(f"{package}.{name}")
-        if f"{package}.{name}" in sys.modules:  # a module of an earlier version
-            return sys.modules[f"{package}.{name}"]
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     def __dir__():
