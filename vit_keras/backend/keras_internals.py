@@ -80,13 +80,9 @@ def moments(optimizer: keras.optimizers.Adam, index: int) -> tuple[Any, Any]:
     return optimizer._momentums[index], optimizer._velocities[index]
 
 
-def update_of_adam() -> tuple[type, str]:
-    """Return a class and the name of its method that updates weights: on PyTorch all at once, elsewhere one."""
-    if keras.backend.backend() != "torch":
-        return keras.optimizers.Adam, "update_step"
-    from keras.src.backend.torch.optimizers.torch_adam import Adam
-
-    return Adam, "_parallel_update_step"
+def update_method() -> str:
+    """Return the name of an optimizer's method that updates weights: on PyTorch all at once, elsewhere one."""
+    return "_parallel_update_step" if keras.backend.backend() == "torch" else "update_step"
 
 
 def add_seed_generator(dropout: keras.layers.Layer) -> None:
@@ -101,6 +97,17 @@ def no_gradients() -> contextlib.AbstractContextManager[Any]:
     """Return a context in which PyTorch records nothing for gradients; other backends record nothing anyway."""
     # Keras has no such context: on PyTorch, even `model(images, training=False)` records.
     return sys.modules["torch"].no_grad() if keras.backend.backend() == "torch" else contextlib.nullcontext()
+
+
+OPTIMIZERS_OF_TORCH = "keras.src.backend.torch.optimizers."
+"""Start of the names of the modules with Keras' optimizers on PyTorch, which files name."""
+
+
+def own_jit_compile(model: keras.Model) -> None:
+    """Let this backend choose whether the steps of a model are compiled by XLA or torch.compile."""
+    # A file has what was chosen on the backend that wrote it: on JAX `True`, for which PyTorch needs a C++ compiler.
+    if not model.run_eagerly:
+        model._jit_compile = None
 
 
 def compile_metrics(model: keras.Model) -> Any:

@@ -152,14 +152,6 @@ PATCHES = (
         "none: only a Keras older than the installed one needs it",
     ),
     Patch(
-        "update_step of keras.optimizers.Adam; on PyTorch, _parallel_update_step of its own Adam",
-        "backend.updates: setattr(owner, name, update_step)",
-        "always, where Keras runs on PyTorch or TensorFlow",
-        "Keras updates weights by a dozen operations, each a pass over memory, where both have one kernel.",
-        "Keras calls a fused kernel",
-        "test_keras_still_updates_weights_by_a_dozen_operations",
-    ),
-    Patch(
         "keras.Variable.__init__",
         "checkpoints.saved_models: owner.__init__",
         "the opening of one file",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 import keras
 import numpy as np
@@ -14,14 +14,7 @@ from ..backend.keras_internals import flat_layers, full_kernel, kernel_of
 from ..preprocess import GOOGLE, Preprocessing
 from ._ops import linear, normalize
 
-_Class = TypeVar("_Class", bound=type)
-
-
-def register(cls: _Class) -> _Class:
-    """Make a layer loadable under its own name and under its name in vit-keras 0.x."""
-    keras.saving.register_keras_serializable("vit_keras")(cls)
-    keras.saving.get_custom_objects().setdefault(f"Custom>{cls.__name__}", cls)
-    return cls
+register = keras.saving.register_keras_serializable("vit_keras")
 
 
 class Dense(Direct, keras.layers.Dense):

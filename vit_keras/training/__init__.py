@@ -47,6 +47,7 @@ _NAMES = {
     "features": "embeddings",
     "finetune": "finetuning",
     "flip_test": "evaluation.flips",
+    "fused": "optimizers",
     "head_layers": "freeze",
     "image_curve": "evaluation.curve_over_images",
     "image_folder": "data.dataset",
