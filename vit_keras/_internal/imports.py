@@ -56,8 +56,15 @@ def spec_around(finder: Any, watched: Callable[..., Any], name: str, path: Any, 
     later = itertools.dropwhile(lambda each: each is not finder, [*sys.meta_path])
     able = (each for each in later if each is not finder and hasattr(each, "find_spec"))
     spec = next((found for each in able if (found := each.find_spec(name, path, target))), None)
-    if spec is not None and spec.loader is not None and hasattr(spec.loader, "exec_module"):
-        spec.loader.exec_module = watched(spec.loader.exec_module)
+    loader = None if spec is None else spec.loader
+    if hasattr(loader, "exec_module"):
+        execute = loader.exec_module
+
+        def exec_module(module):
+            vars(loader).pop("exec_module", None)  # which leaves the loader as it was
+            watched(execute)(module)
+
+        loader.exec_module = exec_module
     return spec
 
 

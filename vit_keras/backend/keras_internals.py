@@ -229,8 +229,12 @@ def clear_losses(layer: keras.layers.Layer, by_keras: Callable[[], None]) -> Non
         by_keras()
 
 
-def take_any_batch() -> None:
-    """Let Keras on JAX compute with a batch that the devices of a `keras.distribution` do not divide."""
+_without_any_batch: list[tuple[Any, ...]] = []
+
+
+def take_any_batch(take: bool) -> None:
+    """Let Keras on JAX compute with a batch that the devices do not divide, or stop it again."""
+    # Only under a `keras.distribution.Distribution` that says so by an attribute `takes_any_batch`.
     # Keras fails on the last batch of most data, after it has taken the variables out of the model
     # (github.com/keras-team/keras/issues/21167). Such a batch is placed on every device whole, and XLA divides what
     # comes after. If groups of devices share a model, XLA's gradients are then NaN (jax 0.10.2), so nothing is divided
@@ -239,9 +243,16 @@ def take_any_batch() -> None:
     from keras.src.backend.jax import distribution_lib
 
     plain, one_output = distribution_lib.distribute_data_input, distribution_lib.distribute_tensor
-    if getattr(plain, "takes_any_batch", False):
+    if take == bool(_without_any_batch):
         return
+    if not take:
+        distribution_lib.distribute_data_input, distribution_lib.distribute_tensor = _without_any_batch.pop()
+        return
+    _without_any_batch.append((plain, one_output))
     unequal_parts = sys.modules["jax"].jit(one_output, static_argnums=1)  # `run_eagerly` refuses them
+
+    def asked():
+        return getattr(distribution(), "takes_any_batch", False)
 
     def divides(sharding, shape):
         with contextlib.suppress(ValueError):
@@ -249,7 +260,7 @@ def take_any_batch() -> None:
         return False
 
     def distribute_data_input(batch, layout, *names, **options):
-        if layout is None:  # of what is not there, as sample weights
+        if layout is None or not asked():  # a layout of what is not there, as sample weights, is None
             return plain(batch, layout, *names, **options)
         sharding = getattr(layout, "backend_layout", layout)
         processes = len({device.process_index for device in sharding.device_set})
@@ -264,6 +275,8 @@ def take_any_batch() -> None:
         return plain(batch, sharding, *names, **options)
 
     def distribute_tensor(tensor, layout):
+        if not asked():
+            return one_output(tensor, layout)
         if isinstance(tensor, (dict, list, tuple)):
             return keras.tree.map_structure(lambda each: distribute_tensor(each, layout), tensor)
         sharding = getattr(layout, "backend_layout", layout)
@@ -271,7 +284,6 @@ def take_any_batch() -> None:
             return one_output(tensor, layout)
         return tensor if len(sharding.mesh.shape) > 1 else unequal_parts(tensor, sharding)
 
-    distribute_data_input.takes_any_batch = True
     distribution_lib.distribute_data_input = distribute_data_input
     distribution_lib.distribute_tensor = distribute_tensor
 

@@ -114,7 +114,7 @@ PATCHES = (
     Patch(
         "keras.src.backend.jax.distribution_lib.distribute_data_input",
         "backend.keras_internals: distribution_lib.distribute_data_input",
-        "from the first distribute() on JAX",
+        "from distribute(how) to distribute(None) on JAX",
         "Keras on JAX fails on a batch that the devices do not divide (github.com/keras-team/keras/issues/21167).",
         "the issue is closed",
         "test_keras_on_several_jax_devices_still_needs_both_patches",
@@ -122,7 +122,7 @@ PATCHES = (
     Patch(
         "keras.src.backend.jax.distribution_lib.distribute_tensor",
         "backend.keras_internals: distribution_lib.distribute_tensor",
-        "from the first distribute() on JAX",
+        "from distribute(how) to distribute(None) on JAX",
         "Keras takes the outputs of a layer with several for an array outside of the traced step.",
         "distribute_tensor looks at each output",
         "test_keras_on_several_jax_devices_still_needs_both_patches",
@@ -161,7 +161,7 @@ PATCHES = (
     ),
     Patch(
         "exec_module of the loader of Keras",
-        "_internal.imports: spec.loader.exec_module",
+        "_internal.imports: loader.exec_module",
         "until Keras is imported",
         "Keras opens a saved model only if the modules of its classes were imported before, and imports none itself.",
         "Keras imports the module that a registered class is in, or asks entry points",

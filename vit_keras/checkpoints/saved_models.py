@@ -22,7 +22,7 @@ from typing import Any
 
 import keras
 
-from .. import anatomy, layers
+from .. import anatomy
 from .._internal import finite
 from .._internal.bounds import LIMIT_INPUT, LIMIT_LAYERS, LIMIT_TEXT, shortened, too_many, too_much
 from .._internal.validate import expanded, path_text
@@ -74,7 +74,7 @@ def load_model(
         is_whole = kind is not Kind.ZIP or zipfile.is_zipfile(path)
         what = kind.words if is_whole else "a damaged or incomplete archive"
         raise ValueError(f"{path} is not a Keras model, neither a .keras archive nor an HDF5 file: it is {what}.")
-    config, custom_objects = None, {**_OF_0_X, **(custom_objects or {})}
+    config = None
     try:
         config, keras_2 = _read_keras(path) if is_archive else _read_h5(path)
         if config is None:
@@ -124,18 +124,6 @@ def _from_orbax(path, custom_objects, compile, safe_mode):
     finite.check_model(path, model)
     return model
 
-
-_OF_0_X = {
-    f"Custom>{kind.__name__}": kind
-    for kind in (
-        layers.AddPositionEmbs,
-        layers.ClassToken,
-        layers.ExtractToken,
-        layers.MultiHeadSelfAttention,
-        layers.TransformerBlock,
-    )
-}
-"""Layers by their names in files of vit-keras 0.x. Keras' own list of classes belongs to all packages."""
 
 _COUNTING = threading.RLock()
 
@@ -316,7 +304,7 @@ def _modernise(config: Any) -> Any:
         config["class_name"] = "vit_keras>VisionTransformer"  # a .h5 that Keras wrote by itself
     if config.get("class_name") == "Lambda" and isinstance(inner, dict) and inner.get("name") == "ExtractToken":
         kept = {key: inner[key] for key in ("name", "trainable", "dtype") if key in inner}
-        config.update(class_name="Custom>ExtractToken", config=kept)
+        config.update(class_name="vit_keras>ExtractToken", config=kept)
         if "registered_name" in config:  # Keras 3's format
             config.update(module=None, class_name="ExtractToken", registered_name="vit_keras>ExtractToken")
         for node in config.get("inbound_nodes", ()):

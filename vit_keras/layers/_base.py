@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
 import numpy as np
@@ -14,7 +14,18 @@ from ..backend.keras_internals import flat_layers, full_kernel, kernel_of
 from ..preprocess import GOOGLE, Preprocessing
 from ._ops import linear, normalize
 
-register = keras.saving.register_keras_serializable("vit_keras")
+_Class = TypeVar("_Class", bound=type)
+
+OF_0_X = ("AddPositionEmbs", "ClassToken", "MultiHeadSelfAttention", "TransformerBlock")
+"""Layers that vit-keras 0.x registered, without a name of its own before theirs."""
+
+
+def register(cls: _Class) -> _Class:
+    """Make a layer loadable under its own name, and one of vit-keras 0.x under its name there if that is free."""
+    keras.saving.register_keras_serializable("vit_keras")(cls)
+    if cls.__name__ in OF_0_X:
+        keras.saving.get_custom_objects().setdefault(f"Custom>{cls.__name__}", cls)
+    return cls
 
 
 class Dense(Direct, keras.layers.Dense):
