@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from vit_keras.visualize.record import Recording
+from vit_keras.visualize.recording import Recording
 
 
 def grey_image(height=60, width=120, level=100):

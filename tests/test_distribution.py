@@ -58,11 +58,6 @@ def test_what_makes_no_sense_is_refused(how, options, message):
         vit_keras.distribute(how, **options)
 
 
-def test_the_earlier_name_of_model_parallel_warns_and_works():
-    with pytest.warns(DeprecationWarning, match="Pass model_parallel"), pytest.raises(ValueError, match="=2 is for"):
-        vit_keras.distribute("data", model=2)
-
-
 @pytest.mark.only_on("torch", reason="about PyTorch")
 def test_pytorch_refers_to_what_works():
     with pytest.raises(NotImplementedError, match=r"before 3.16.*DistributedDataParallel"):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support import DATA, SHARED
 
-from vit_keras import utils, vit
+from vit_keras import utils, variants, vit
 from vit_keras.checkpoints import loading
 
 SMALL = sorted(DATA.glob("*-mu_16*.npz"))
@@ -113,9 +113,9 @@ def test_every_variant_has_the_published_number_of_parameters(variant):
     if PARAMETERS[variant] < 100e6:  # the large ones take seconds and gigabytes; their blocks are the same code
         assert factory(image_size=224, pretrained=False).count_params() == PARAMETERS[variant]
     else:
-        config = vit.VARIANTS[variant].replace(image_size=224, num_layers=1)
+        config = variants.VARIANTS[variant].replace(image_size=224, num_layers=1)
         one_block = sum(int(np.prod(s)) for n, s, *_ in spec if "encoderblock_0/" in n)
-        depth = vit.VARIANTS[variant].num_layers
+        depth = variants.VARIANTS[variant].num_layers
         assert vit.build(config).count_params() + (depth - 1) * one_block == PARAMETERS[variant]
 
 

@@ -6,7 +6,8 @@ import itertools
 import os
 import sys
 import time
-from pathlib import Path
+import warnings
+import zlib
 
 import hostile_requests
 import numpy as np
@@ -193,13 +194,24 @@ def test_what_read_pictures_returns_is_not_the_callers():
     assert not image.any()
 
 
-def test_the_limit_of_pillow_is_named_where_ours_is_larger(tmp_path):
-    path = Path(tmp_path, "huge.png")
+def of_side(side, path):
+    """A .png file that claims to have this many pixels on each side."""
     data = bytearray(png(4, 4))
-    data[16:24] = (30_000).to_bytes(4, "big") * 2
-    import zlib
-
+    data[16:24] = side.to_bytes(4, "big") * 2
     data[29:33] = zlib.crc32(data[12:29]).to_bytes(4, "big")
     path.write_bytes(data)
+    return path
+
+
+def test_the_limit_of_pillow_is_named_where_ours_is_larger(tmp_path):
     with pytest.raises(ValueError, match="900,000,000 .*MAX_IMAGE_PIXELS"):
-        images.read(path, 8, max_pixels=10**9)
+        images.read(of_side(30_000, tmp_path / "huge.png"), 8, max_pixels=10**9)
+
+
+def test_pillow_warns_of_a_large_image_as_in_any_program_and_may_be_told_to_refuse_it(tmp_path):
+    path = of_side(10_000, tmp_path / "large.png")
+    with pytest.warns(Image.DecompressionBombWarning), images.decode(path, path) as image:
+        assert image.size == (10_000, 10_000)
+    with warnings.catch_warnings(), pytest.raises(ValueError, match="100,000,000 .*MAX_IMAGE_PIXELS"):
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        images.decode(path, path)

@@ -1,4 +1,4 @@
-"""The house: which part may import which, how long a file may be, and where private names of Keras stand."""
+"""The house: which part may import which, and where private names of Keras stand."""
 
 import ast
 import re

@@ -13,8 +13,8 @@ from vit_keras.backend import updates
 pytestmark = [pytest.mark.core, pytest.mark.only_on("torch", "tensorflow", reason="XLA joins the operations by itself")]
 
 OPTIMIZERS = {
-    "Adam": keras.optimizers.Adam,
-    "AdamW": keras.optimizers.AdamW,
+    "Adam": lambda **options: training.fused(keras.optimizers.Adam(**options)),
+    "AdamW": lambda **options: training.fused(keras.optimizers.AdamW(**options)),
     "LayerwiseAdamW": training.LayerwiseAdamW,
 }
 
@@ -124,16 +124,30 @@ def test_a_kernel_that_fails_updates_nothing_twice(fails_at, monkeypatch):
 def test_a_private_name_that_keras_renames_leaves_updates_to_keras(calls, monkeypatch):
     monkeypatch.setattr(updates, "enabled", True)
     monkeypatch.setattr(updates, "moments", lambda optimizer, index: optimizer.renamed)
-    for optimizer in (keras.optimizers.Adam(1e-2), training.LayerwiseAdamW(1e-2)):
+    for optimizer in (OPTIMIZERS["Adam"](learning_rate=1e-2), training.LayerwiseAdamW(1e-2)):
         updates.enabled = True
         values_after(optimizer, steps=1)
         assert not calls and not updates.enabled
 
 
+def test_only_an_adam_of_keras_can_use_the_kernel():
+    with pytest.raises(TypeError, match="Adam or AdamW.*SGD"):
+        training.fused(keras.optimizers.SGD())
+
+
+def test_other_optimizers_of_the_process_stay_keras_own(calls):
+    training.fused(keras.optimizers.Adam())
+    values_after(training.LayerwiseAdamW(), steps=1)
+    calls.clear()
+    values_after(keras.optimizers.Adam())
+    values_after(keras.optimizers.AdamW())
+    assert not calls
+
+
 @pytest.mark.parametrize("case", [{"amsgrad": True}, {"dtype": "bfloat16"}, {"dtype": "float64"}], ids=str)
 def test_keras_updates_what_the_kernel_does_not(case, calls):
     case = dict(case)
-    values_after(keras.optimizers.Adam(amsgrad=case.pop("amsgrad", False)), steps=1, **case)
+    values_after(OPTIMIZERS["Adam"](amsgrad=case.pop("amsgrad", False)), steps=1, **case)
     assert not calls
 
 
@@ -149,7 +163,7 @@ def test_a_model_trains_by_fit_as_with_updates_by_keras(calls, monkeypatch, tmp_
         calls.clear()
         model = keras.Sequential([backbone, keras.layers.Dense(3)])
         model.load_weights(path)
-        model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        model.compile(OPTIMIZERS["Adam"](), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         losses.append(model.fit(x, y, batch_size=4, epochs=3, shuffle=False, verbose=0).history["loss"])
         assert bool(calls) is enabled
     np.testing.assert_allclose(*losses, rtol=0, atol=1e-5)
@@ -178,7 +192,7 @@ def test_without_pytorchs_kernel_keras_updates_weights(monkeypatch, caplog):
     monkeypatch.setattr(updates, "enabled", True)  # and back, after this test
     monkeypatch.delattr(sys.modules["torch.optim.adam"], "adam")
     with caplog.at_level("INFO", "vit_keras"):
-        found = values_after(keras.optimizers.AdamW(1e-2), steps=2)
+        found = values_after(OPTIMIZERS["AdamW"](learning_rate=1e-2), steps=2)
     assert not updates.enabled and "Keras updates all weights" in caplog.text
     for one, other in zip(found, expected):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
@@ -188,8 +202,22 @@ def test_without_pytorchs_kernel_keras_updates_weights(monkeypatch, caplog):
 def test_gradients_of_a_table_may_be_slices():
     """An embedding's gradient has the rows that a batch has asked for, alone."""
     model = keras.Sequential([keras.Input((2,), dtype="int32"), keras.layers.Embedding(9, 4), keras.layers.Flatten()])
-    model.compile(keras.optimizers.Adam(1e-2), "mse")
+    model.compile(OPTIMIZERS["Adam"](learning_rate=1e-2), "mse")
     before = model.get_weights()[0]
     model.fit(np.array([[1, 2]]), np.ones((1, 8)), verbose=0)
     changed = (model.get_weights()[0] != before).any(axis=1)
     assert changed.tolist() == [n in (1, 2) for n in range(9)]
+
+
+def test_keras_still_updates_weights_by_a_dozen_operations():
+    weights, optimizer = keras.Variable([1.0, 2.0]), keras.optimizers.Adam()
+    optimizer.build([weights])
+    if keras.backend.backend() == "torch":
+        with sys.modules["torch"].autograd.profiler.profile() as profile:
+            optimizer.apply([keras.ops.ones(2)])
+        names = [event.name for event in profile.function_events]
+    else:
+        step = sys.modules["tensorflow"].function(lambda: optimizer.apply([keras.ops.ones(2)]))
+        names = [operation.type for operation in step.get_concrete_function().graph.get_operations()]
+    assert sum("foreach" in name or name in ("Mul", "AddV2", "Sub", "RealDiv", "Sqrt") for name in names) >= 8
+    assert not any("Adam" in name or "adam" in name for name in names)

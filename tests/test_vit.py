@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import vit_keras
-from vit_keras import checkpoints, config, layers, utils, vit
+from vit_keras import checkpoints, config, layers, utils, variants, vit
 
 TINY = {"patch_size": 8, "num_layers": 2, "hidden_size": 32, "num_heads": 2, "mlp_dim": 64, "name": "tiny"}
 
@@ -81,13 +81,13 @@ def test_factories_have_the_arguments_and_defaults_of_vit_keras(factory, name, i
 
 
 def test_every_default_of_weights_is_published():
-    for variant, preset in config.VARIANTS.items():
+    for variant, preset in variants.VARIANTS.items():
         factory = getattr(vit, preset.name.replace("-", "_"))
         assert checkpoints.find(inspect.signature(factory).parameters["weights"].default, variant)
 
 
 def test_dropout_is_the_references_by_default_and_settable():
-    assert {name: preset.dropout for name, preset in config.VARIANTS.items() if preset.dropout} == {
+    assert {name: preset.dropout for name, preset in variants.VARIANTS.items() if preset.dropout} == {
         "L_16": 0.1,
         "H_14": 0.1,
     }

@@ -24,6 +24,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from vit_keras import vit
 from vit_keras.config import ViTConfig
 from vit_keras.cost import SIZES, cost
+from vit_keras.training import fused
 
 QUANTITIES = ("forward", "forward and backward", "kept", "peak, predicting", "peak, training")
 TABLE = ("vit_ti16", "vit_s16", "vit_b16", "vit_l16", "vit_h14", "vit_g14")
@@ -97,7 +98,7 @@ def measure(config: ViTConfig, batch: int, dtype: str = "float32") -> dict[str, 
     model.zero_grad()
     found["peak, predicting"] = (predicting.memory_bytes, peak(predict, model, images))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.AdamW(1e-4), loss)
+    model.compile(fused(keras.optimizers.AdamW(1e-4)), loss)
     model.train_on_batch(images, labels)  # makes the optimizer's state
     state = [variable.value for variable in model.optimizer.variables]
     step = peak(lambda: model.train_on_batch(images, labels), model, images, *state)

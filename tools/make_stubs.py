@@ -12,7 +12,7 @@ import types
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "vit_keras"
-WITHOUT_STUB = ("vit_keras.export",)
+WITHOUT_STUB = ("vit_keras.export", "vit_keras.preprocess")
 
 
 def lazy_packages():

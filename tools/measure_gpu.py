@@ -194,8 +194,10 @@ def fits(network, images, labels):
     """Return what trains a model of ours for a number of steps, by Keras' `fit`."""
     import keras
 
+    from vit_keras.training import fused
+
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    network.compile(keras.optimizers.AdamW(1e-4), loss)
+    network.compile(fused(keras.optimizers.AdamW(1e-4)), loss)
 
     def run(steps):
         network.fit(((images, labels) for _ in range(steps)), steps_per_epoch=steps, verbose=0)

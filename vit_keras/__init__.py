@@ -1,6 +1,6 @@
 """Vision Transformers for Keras 3, on TensorFlow, JAX and PyTorch."""
 
-from ._internal.imports import attach, keep_old_paths, register_with_keras
+from ._internal.imports import attach, register_with_keras
 
 __version__ = "1.0.0"
 
@@ -44,5 +44,4 @@ _NAMES = {
 __all__ = [*_SUBMODULES, *_NAMES]
 __getattr__, __dir__ = attach(__name__, _SUBMODULES, _NAMES)
 
-keep_old_paths()
 register_with_keras()

@@ -7,10 +7,9 @@ table of the published sizes.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ._internal.bounds import patch_cells, patch_stride
-from ._internal.imports import moved_names
 from ._internal.validate import check_fields
 from .config_checks import check_combination, checked_fields, checked_merging
 
@@ -257,7 +256,3 @@ class ViTConfig:
         """
         check_fields(ViTConfig, changes)
         return dataclasses.replace(self, **changes)
-
-
-if not TYPE_CHECKING:  # a misspelled name must not pass for a moved one
-    __getattr__ = moved_names(__name__)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import importlib.resources
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ._internal.imports import moved_names
 from ._internal.validate import did_you_mean
 
 __all__ = ["CIFAR10", "TASKS", "check_class_numbers", "class_named", "class_numbers", "get_imagenet_classes", "names"]
@@ -167,7 +166,3 @@ def _class_number(target: Any, labels: Sequence[str] | None) -> int:
     if number < 0:
         raise ValueError(f"The number of a class is at least 0. Received: {number}")
     return number
-
-
-if not TYPE_CHECKING:  # a misspelled name must not pass for a moved one
-    __getattr__ = moved_names(__name__)

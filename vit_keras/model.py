@@ -15,7 +15,7 @@ from ._internal import finite
 from ._internal.validate import native_order, one_of, received
 from ._internal.warn import warn_caller
 from .anatomy.inputs import check_batch
-from .backend import compiled, openvino
+from .backend import openvino
 from .backend.keras_internals import concrete, flat_layers
 from .backend.keras_speed import FastModel
 from .checkpoints import saved_models
@@ -249,7 +249,9 @@ class VisionTransformer(FastModel):
                 "Save the weights alone by model.save_weights, or set the activation to a name of Keras."
             )
         path = os.path.expanduser(filepath) if isinstance(filepath, (str, os.PathLike)) else filepath
-        return super().save(path, *args, **kwargs)
+        super().save(path, *args, **kwargs)
+        if is_h5:
+            saved_models.name_class(path, self)
 
     def save_weights(self, filepath: Any, *args: Any, **kwargs: Any) -> Any:
         """Save the weights as `keras.Model.save_weights` does; the path may begin with `~`."""
@@ -262,7 +264,7 @@ class VisionTransformer(FastModel):
         that the weights were made with.
         """
         filepath = os.path.expanduser(filepath)
-        with compiled.forgetting_once(), saved_models.readable_weights(filepath) as (path, activation_unknown):
+        with saved_models.readable_weights(filepath) as (path, activation_unknown):
             super().load_weights(path, skip_mismatch=skip_mismatch, **kwargs)
             for mlp in self._mlps() if activation_unknown else ():
                 mlp.load_own_variables({})  # the activation that vit-keras 0.x had
@@ -303,7 +305,3 @@ class VisionTransformer(FastModel):
 
 def _shown(shape: tuple[Any, ...]) -> str:
     return f"({', '.join('any' if n is None else str(n) for n in ('batch', *shape[1:]))})"
-
-
-# Keras' older format, .h5, names the class of a model without its package.
-keras.saving.get_custom_objects().setdefault("VisionTransformer", VisionTransformer)

@@ -9,11 +9,10 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import layers as layers  # vit.layers and vit.utils, as in vit-keras 0.x
 from . import utils as utils
-from ._internal.imports import moved_names
 from .build import build
 from .compat import (
     BASE_URL,
@@ -352,7 +351,3 @@ def build_model(
 
 def __dir__() -> list[str]:
     return sorted(__all__)
-
-
-if not TYPE_CHECKING:  # a misspelled name must not pass for a moved one
-    __getattr__ = moved_names(__name__)

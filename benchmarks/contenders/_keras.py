@@ -61,11 +61,13 @@ def _no_grad(model: keras.Model) -> Callable:
     return call
 
 
-def training(model: keras.Model, cell: dict[str, Any]) -> Job:
-    """One step of AdamW on the cross-entropy, as `fit` does it."""
+def training(
+    model: keras.Model, cell: dict[str, Any], prepare: Callable[[Any], Any] = lambda optimizer: optimizer
+) -> Job:
+    """One step of AdamW, which `prepare` may change first, on the cross-entropy, as `fit` does it."""
     x, y = images(cell), labels(cell)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(optimizer=keras.optimizers.AdamW(1e-4), loss=loss, metrics=[])  # or KerasHub adds one
+    model.compile(optimizer=prepare(keras.optimizers.AdamW(1e-4)), loss=loss, metrics=[])  # or KerasHub adds one
     return Job(model.count_params(), {"train_on_batch": lambda: model.train_on_batch(x, y)}, ())
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from vit_keras import utils, visualize, vit
+from vit_keras.training import fused
 
 from . import Job, _keras, photo
 
@@ -25,8 +26,8 @@ def inference(cell: dict[str, Any]) -> Job:
 
 
 def training(cell: dict[str, Any]) -> Job:
-    """See `_keras`."""
-    return _keras.training(build(cell), cell)
+    """See `_keras`; the weights are updated by one kernel, as with `recipe`."""
+    return _keras.training(build(cell), cell, fused)
 
 
 def startup(cell: dict[str, Any]) -> list:

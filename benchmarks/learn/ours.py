@@ -141,7 +141,7 @@ def _start_head(model: keras.Model, data: Data, seconds: float, seed: int) -> fl
 
 def _adam(model: keras.Model, data: Data, request: dict[str, Any], rate: str) -> dict[str, Any]:
     def compile_model():
-        model.compile(keras.optimizers.Adam(float(rate)) if rate else "adam", _loss(data))
+        model.compile(training.fused(keras.optimizers.Adam(float(rate) if rate else 1e-3)), _loss(data))
 
     compile_model()
     steps = _steps(model, data, request["budget"])

@@ -1,6 +1,5 @@
 """What is known of a file without reading its values, and the names that these modules had before."""
 
-import importlib
 import json
 
 import keras
@@ -107,31 +106,3 @@ def test_fields_that_a_file_does_not_store(tmp_path):
     assert describe.unstored_fields(tmp_path / "x.npz", config.replace(include_top=False)) == {}
     merging = config.replace(activation="linear", merge_tokens=2)
     assert describe.unstored_fields(tmp_path / "x.npz", merging) == {"merge_tokens": 2}
-
-
-def test_names_of_earlier_versions():
-    old = importlib.import_module("vit_keras.checkpoints.inspect")
-    assert old.describe is describe.describe
-    assert (old.sentences, old.megabytes, old.some) == (wording.sentences, wording.megabytes, wording.some)
-    assert old.FORMATS is wording.FORMATS
-    from vit_keras.checkpoints.loading import ModelWeights, canonical_variables
-
-    assert ModelWeights.__module__ == canonical_variables.__module__ == "vit_keras.checkpoints.model_weights"
-
-
-def test_a_file_in_the_home_folder_of_no_known_family(tmp_path, monkeypatch):
-    write_safetensors(tmp_path / "bad.safetensors", {"a.weight": np.zeros((2, 2), np.float32)})
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("USERPROFILE", str(tmp_path))
-    assert "no Vision Transformer" in describe.describe("~/bad.safetensors")["problem"]
-
-
-def test_what_is_chosen_of_a_file(tmp_path):
-    arrays = load("timm_vit").state_dict()
-    arrays["norm.bias"] = np.full_like(arrays["norm.bias"], np.inf)
-    found = describe.describe(write_safetensors(tmp_path / "a.safetensors", arrays), values=True)
-    assert (found["not_finite"], found["damaged"]) == (["norm.bias"], [])
-    assert found["assumed"]["pooling"] == "token"
-    lines = {heading: text for group in wording.sentences(found) for heading, text in group}
-    assert lines["not finite"] == "1 array with infinite or undefined values: norm.bias"
-    assert "pooling='token'" in lines["assumed"]

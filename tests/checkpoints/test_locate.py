@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hub import served
 
-from vit_keras import checkpoints, config, open_model, vit
+from vit_keras import checkpoints, config, open_model, variants, vit
 from vit_keras.checkpoints import locate, registry, timm_models
 from vit_keras.checkpoints.download import cached_path
 
@@ -34,7 +34,7 @@ def assert_same_weights(model, expected):
 
 def test_available_lists_everything_that_can_be_built():
     listed = checkpoints.available()
-    assert {c.variant for c in listed} > set(config.VARIANTS)
+    assert {c.variant for c in listed} > set(variants.VARIANTS)
     assert [c.name for c in registry.listed() if c not in listed] == [
         c.name for c in registry.listed() if (model := timm_models.of_file(c.name)) and model.refused
     ]

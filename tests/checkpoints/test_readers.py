@@ -346,13 +346,6 @@ def test_what_the_file_says_of_an_array(file_of_each_format):
     assert "quantized" in open_weights(TORCH / "unreadable.pth").stored("quantised").problem
 
 
-def test_old_path_of_the_machine_for_pickles():
-    import vit_keras.checkpoints.torch_pickle as old
-
-    assert old.load is torch_pickle.load
-    assert old.Refused is torch_pickle.Refused
-
-
 # --- .npz --------------------------------------------------------------------------------------------------
 
 

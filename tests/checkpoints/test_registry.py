@@ -41,8 +41,6 @@ def test_names_are_unique_and_many():
     names = [c.name for c in ALL]
     assert len(names) == len(set(names)) > 550
     assert len({c.url for c in ALL}) == len(ALL)
-    with pytest.raises(AttributeError, match="NOTHING"):
-        registry.NOTHING  # noqa: B018
 
 
 @EACH_FAMILY
@@ -407,15 +405,6 @@ def test_a_checkpoint_stands_for_its_name():
         vit_keras.open_model(weights=checkpoint).load_report,
     ):
         assert report.loaded == 107
-
-
-def test_names_of_earlier_versions():
-    """What `registry` held before it was split."""
-    from vit_keras.checkpoints.registry import augreg, by_filename, find, parse_augreg, query_augreg  # noqa: F401
-
-    assert find is checkpoints.find
-    assert registry.Checkpoint is Checkpoint
-    assert registry.AUGREG_MODELS[0] == "Ti_16"
 
 
 def test_preprocessing_may_be_given():

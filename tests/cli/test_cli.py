@@ -20,7 +20,7 @@ from vit_keras import checkpoints, cli, opening, preprocess, utils, visualize, v
 from vit_keras.anatomy import find_class
 from vit_keras.checkpoints import readers, registry
 from vit_keras.checkpoints.checkpoint import megabytes
-from vit_keras.checkpoints.inspect import describe
+from vit_keras.checkpoints.describe import describe
 from vit_keras.cli import exports, main, training
 
 pytestmark = pytest.mark.filterwarnings("ignore:Even though the `tf.config")  # of what `quick` does

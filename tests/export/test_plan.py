@@ -123,11 +123,10 @@ def test_float32_ends_with_the_block():
 
 
 def test_what_is_compiled_around_a_model_is_there_again_after_float32(images):
-    inner = tiny(dtype="mixed_bfloat16")
-    outer = keras.Sequential([inner, keras.layers.Dense(2)])
+    outer = keras.Sequential([tiny(dtype="mixed_bfloat16"), keras.layers.Dense(2)])
     before = outer.predict(images, verbose=0)
     compiled = outer.predict_function
-    with in_float32(inner):
+    with in_float32(outer):
         assert outer.predict_function is None
         assert np.abs(outer.predict(images, verbose=0) - before).max() > 0
     assert outer.predict_function is compiled  # a training that goes on around it needs its step

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from vit_keras import checkpoints, layers, vit
+from vit_keras import anatomy, checkpoints, layers, vit
 from vit_keras.config import ViTConfig
 from vit_keras.training.recipes import recipe
 from vit_keras.visualize import record
@@ -178,7 +178,7 @@ def test_what_cannot_be_is_refused(options, message):
 
 def test_rates_are_changed_in_a_model_that_there_is():
     model = vit.build(config(dropout=0.1))
-    layers.set_rates(model, dropout=0.0, stochastic_depth=0.4)
+    anatomy.set_rates(model, dropout=0.0, stochastic_depth=0.4)
     assert model.config == config(dropout=0.0, emb_dropout=0.1, stochastic_depth=0.4)
     images = RNG.uniform(-1, 1, size=(8, 16, 16, 3)).astype("float32")
     model.get_layer("head").kernel.assign(np.linspace(-1, 1, 48).reshape(16, 3))
@@ -188,11 +188,11 @@ def test_rates_are_changed_in_a_model_that_there_is():
     assert [b.get_config() for b in same.layers if "block" in b.name] == [
         b.get_config() for b in model.layers if "block" in b.name
     ]
-    layers.set_rates(model, stochastic_depth=0.0)
+    anatomy.set_rates(model, stochastic_depth=0.0)
     assert not any(b.drop_path.rate for b in model.layers if "block" in b.name)
     without_config = keras.Model(model.input, model.layers[-2].output)
     for changed in (model, without_config):
         with pytest.raises(ValueError, match="stochastic_depth"):
-            layers.set_rates(changed, stochastic_depth=2.0)
+            anatomy.set_rates(changed, stochastic_depth=2.0)
     with pytest.raises(ValueError, match="remat=True"):
-        layers.set_rates(vit.build(config(remat=True)), stochastic_depth=0.1)
+        anatomy.set_rates(vit.build(config(remat=True)), stochastic_depth=0.1)

@@ -16,7 +16,8 @@ from vit_keras.config import ViTConfig
 from vit_keras.visualize import analysis, attention_map, paper_figures
 from vit_keras.visualize.maps import attention_rollout
 from vit_keras.visualize.overlays import overlay, paper_style, vit_keras_style
-from vit_keras.visualize.record import Recording, record
+from vit_keras.visualize.recorder import record
+from vit_keras.visualize.recording import Recording
 
 # What is float32 carries 7 digits; sums of some hundred numbers lose at most one of them.
 FLOAT32 = 1e-6

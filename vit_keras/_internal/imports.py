@@ -11,11 +11,9 @@ import importlib
 import itertools
 import os
 import sys
-import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .moved import MOVED, MOVED_NAMES
 from .validate import see
 
 ROOT = __name__.partition(".")[0]
@@ -58,8 +56,15 @@ def spec_around(finder: Any, watched: Callable[..., Any], name: str, path: Any, 
     later = itertools.dropwhile(lambda each: each is not finder, [*sys.meta_path])
     able = (each for each in later if each is not finder and hasattr(each, "find_spec"))
     spec = next((found for each in able if (found := each.find_spec(name, path, target))), None)
-    if spec is not None and spec.loader is not None and hasattr(spec.loader, "exec_module"):
-        spec.loader.exec_module = watched(spec.loader.exec_module)
+    loader = None if spec is None else spec.loader
+    if hasattr(loader, "exec_module"):
+        execute = loader.exec_module
+
+        def exec_module(module):
+            vars(loader).pop("exec_module", None)  # which leaves the loader as it was
+            watched(execute)(module)
+
+        loader.exec_module = exec_module
     return spec
 
 
@@ -119,49 +124,6 @@ def register_with_keras() -> None:
         sys.meta_path.insert(0, _AfterKeras())
 
 
-class _Moved(types.ModuleType):
-    """A module of an earlier version whose names live elsewhere now."""
-
-    def __init__(self, name: str, homes: Sequence[str]):
-        super().__init__(name, f"Names that have moved to {', '.join(homes)}.")
-        self.__homes = tuple(homes)
-
-    def __getattr__(self, name):
-        if not name.startswith("__"):
-            for home in map(importlib.import_module, self.__homes):
-                if hasattr(home, name):
-                    return getattr(home, name)
-        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-
-    def __setattr__(self, name, value):
-        if not name.startswith("_") and len(self.__homes) == 1:
-            setattr(importlib.import_module(self.__homes[0]), name, value)
-        else:
-            super().__setattr__(name, value)
-
-    def __dir__(self):
-        return sorted({name for home in map(importlib.import_module, self.__homes) for name in dir(home)})
-
-
-def keep_old_paths() -> None:
-    """Let the modules of earlier versions be imported."""
-    for old, homes in MOVED.items():
-        name = f"{ROOT}.{old}"
-        sys.modules[name] = _Moved(name, [f"{ROOT}.{home}" for home in homes])
-
-
-def moved_names(module: str) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a module from which names have moved."""
-    homes = MOVED_NAMES[module.removeprefix(f"{ROOT}.")]
-
-    def __getattr__(name):
-        if name in homes:
-            return getattr(importlib.import_module(f"{ROOT}.{homes[name]}"), name)
-        raise AttributeError(f"module {module!r} has no attribute {name!r}")
-
-    return __getattr__
-
-
 def attach(
     package: str,
     submodules: Sequence[str] = (),
@@ -180,8 +142,6 @@ def attach(
             return value
         if name in submodules:
             return importlib.import_module(f"{package}.{name}")
-        if f"{package}.{name}" in sys.modules:  # a module of an earlier version
-            return sys.modules[f"{package}.{name}"]
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     def __dir__():

@@ -2,14 +2,15 @@
 
 TensorFlow and JAX run a model many times slower operation by operation than as one compiled function, and a user who
 writes `model(images)` should not have to know. PyTorch needs nothing (`direct`).
+
+A model of this package also notices when what Keras compiled of it, a step of `fit` for one, was compiled from layers
+that have changed since. Keras' own models, also around ours, do as Keras does: their `compile` drops such steps.
 """
 
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import functools
-import gc
 import threading
 import weakref
 from collections import OrderedDict
@@ -19,7 +20,7 @@ from typing import Any
 import keras
 
 from . import distribution, openvino
-from .keras_internals import OWN_POLICY, flat_layers, own_state
+from .keras_internals import OWN_POLICY, flat_layers, kept, own_state
 
 KEPT = 32
 """Size of the cache of compiled functions of a model: the ones that were not called for longest are dropped."""
@@ -49,9 +50,6 @@ class _Cache:
 
 
 _caches: weakref.WeakKeyDictionary[keras.Model, _Cache] = weakref.WeakKeyDictionary()
-_changed: contextvars.ContextVar[list[keras.layers.Layer] | None] = contextvars.ContextVar(
-    "vit_keras_changed", default=None
-)
 
 
 def run(
@@ -76,58 +74,44 @@ def run(
 _STEPS = ("train_function", "test_function", "predict_function", "ov_compiled_model")
 
 
-def forget(*layers: keras.layers.Layer) -> None:
-    """Drop the compiled steps of `fit`, `evaluate` and `predict` of all models that share a layer with these."""
-    # They compute with the previous variables and activations. A layer does not know the models around it, so all
-    # living Keras models are searched, which takes some tenths of a second (`forgetting_once`).
-    waiting = _changed.get()
-    if waiting is not None:
-        waiting += layers
-        return
-    for model in _compiled_around(*layers):
-        _set_steps(model, {})
+def is_outdated(model: keras.Model, step: str) -> bool:
+    """Return whether a model has changed since this was last asked for a step, so that Keras must compile it again."""
+    if keras.backend.backend() == "torch":  # where Keras compiles nothing, and torch.compile looks for changes itself
+        return False
+    states, now = kept(model, _STATES, dict), _state(model)
+    outdated = states.setdefault(step, now) != now
+    states[step] = now
+    if outdated and openvino.is_active():
+        model.ov_compiled_model = None
+    return outdated
+
+
+_STATES = "states of the compiled steps"
+
+
+def forget(model: keras.Model) -> None:
+    """Drop the compiled steps of `fit`, `evaluate` and `predict` of a model of any class."""
+    _set_steps(model, {})
 
 
 @contextlib.contextmanager
-def set_aside(layer: keras.layers.Layer) -> Iterator[None]:
-    """Let the models that share a layer compile steps of their own in the block, and have those of before after it."""
-    before = [(model, {step: vars(model).get(step) for step in _STEPS}) for model in _compiled_around(layer)]
-    for model, _ in before:
-        _set_steps(model, {})
+def set_aside(model: keras.Model) -> Iterator[None]:
+    """Let a model compile steps of its own in the block, and have those of before after it."""
+    states, steps = kept(model, _STATES, dict), {step: vars(model).get(step) for step in _STEPS}
+    before = dict(states)
+    forget(model)
     try:
         yield
     finally:
-        forget(layer)
-        for model, steps in before:
-            _set_steps(model, steps)
-
-
-def _compiled_around(*layers: keras.layers.Layer) -> list[keras.Model]:
-    inside, kinds = {id(each) for layer in layers for each in flat_layers(layer)}, [keras.Model]
-    for kind in kinds:  # which grows
-        kinds += type.__subclasses__(kind)
-    known = {*kinds}
-    models = [each for each in gc.get_objects() if type(each) in known]
-    compiled = [model for model in models if any(vars(model).get(step) is not None for step in _STEPS)]
-    return [model for model in compiled if not inside.isdisjoint(map(id, flat_layers(model)))]
+        _set_steps(model, steps)
+        states.clear()
+        states.update(before)
 
 
 def _set_steps(model: keras.Model, steps: dict[str, Any]) -> None:
     model.train_function, model.test_function, model.predict_function, own = (steps.get(step) for step in _STEPS)
     if openvino.is_active():
         model.ov_compiled_model = own
-
-
-@contextlib.contextmanager
-def forgetting_once() -> Iterator[None]:
-    """Ask the living models once, at the end of the block, for all layers that `forget` is called with in it."""
-    token = _changed.set(changed := [])
-    try:
-        yield
-    finally:
-        _changed.reset(token)
-        if changed:
-            forget(*changed)
 
 
 def _state(model: keras.Model) -> tuple[Any, ...]:

@@ -17,7 +17,6 @@ import keras
 import numpy as np
 
 from .._internal.validate import is_number, one_of, positive_integer
-from .._internal.warn import renamed_arguments
 from .keras_internals import take_any_batch
 from .sharding import KINDS, MIN_SIZE, divided_axis
 
@@ -33,7 +32,6 @@ shares a model. XLA would otherwise gather images on each device rather than a d
 """
 
 
-@renamed_arguments(model="model_parallel")
 def distribute(
     how: str | None,
     devices: int | Sequence[str] | None = None,
@@ -100,6 +98,8 @@ def _chosen(devices: int | Sequence[str] | None, there: Sequence[str]) -> list[s
 class Sharded(keras.distribution.ModelParallel):
     """A `keras.distribution.Distribution` in which `axis_of` returns the divided axis of a variable, or `None`."""
 
+    takes_any_batch = True  # for `take_any_batch`
+
     def __init__(
         self, mesh: keras.distribution.DeviceMesh, axis_of: Callable[[Any], int | None], along: str = _BATCH
     ) -> None:
@@ -136,6 +136,7 @@ def _is_traced() -> bool:
 def _on_jax(how, devices, model_parallel, min_size):
     if how is None:
         keras.distribution.set_distribution(None)
+        take_any_batch(False)
         return None
     devices = _chosen(devices, keras.distribution.list_devices())
     total = len(devices)
@@ -150,7 +151,7 @@ def _on_jax(how, devices, model_parallel, min_size):
         return divided_axis(how, variable.path, tuple(variable.shape), parts, min_size)
 
     made = Sharded(mesh, axis_of, along)
-    take_any_batch()
+    take_any_batch(True)
     keras.distribution.set_distribution(made)
     return made
 

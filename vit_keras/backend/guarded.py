@@ -10,7 +10,7 @@ import keras
 
 from .._internal.finite import check_model
 from .._internal.validate import native_order
-from . import openvino
+from . import compiled, openvino
 
 __all__ = ["CheckedModel", "Guarded", "have_values"]
 
@@ -46,7 +46,7 @@ def variables_survive(model: keras.Model) -> Iterator[None]:
 
 
 class Guarded(_Model):
-    """Mixin for a model that keeps its variables if a step fails, and refuses to train without gradients."""
+    """Mixin for a model that keeps its variables if a step fails, and compiles its steps again after a change."""
 
     def fit(self, *args: Any, **kwargs: Any) -> Any:
         openvino.refuse("fit")
@@ -60,6 +60,15 @@ class Guarded(_Model):
     def predict(self, *args: Any, **kwargs: Any) -> Any:
         with variables_survive(self):
             return super().predict(*native_order(args), **native_order(kwargs))
+
+    def make_train_function(self, force: bool = False) -> Any:
+        return super().make_train_function(force or compiled.is_outdated(self, "train"))
+
+    def make_test_function(self, force: bool = False) -> Any:
+        return super().make_test_function(force or compiled.is_outdated(self, "test"))
+
+    def make_predict_function(self, force: bool = False) -> Any:
+        return super().make_predict_function(force or compiled.is_outdated(self, "predict"))
 
 
 class CheckedModel(Guarded, keras.Model):

@@ -80,13 +80,9 @@ def moments(optimizer: keras.optimizers.Adam, index: int) -> tuple[Any, Any]:
     return optimizer._momentums[index], optimizer._velocities[index]
 
 
-def update_of_adam() -> tuple[type, str]:
-    """Return a class and the name of its method that updates weights: on PyTorch all at once, elsewhere one."""
-    if keras.backend.backend() != "torch":
-        return keras.optimizers.Adam, "update_step"
-    from keras.src.backend.torch.optimizers.torch_adam import Adam
-
-    return Adam, "_parallel_update_step"
+def update_method() -> str:
+    """Return the name of an optimizer's method that updates weights: on PyTorch all at once, elsewhere one."""
+    return "_parallel_update_step" if keras.backend.backend() == "torch" else "update_step"
 
 
 def add_seed_generator(dropout: keras.layers.Layer) -> None:
@@ -101,6 +97,17 @@ def no_gradients() -> contextlib.AbstractContextManager[Any]:
     """Return a context in which PyTorch records nothing for gradients; other backends record nothing anyway."""
     # Keras has no such context: on PyTorch, even `model(images, training=False)` records.
     return sys.modules["torch"].no_grad() if keras.backend.backend() == "torch" else contextlib.nullcontext()
+
+
+OPTIMIZERS_OF_TORCH = "keras.src.backend.torch.optimizers."
+"""Start of the names of the modules with Keras' optimizers on PyTorch, which files name."""
+
+
+def own_jit_compile(model: keras.Model) -> None:
+    """Let this backend choose whether the steps of a model are compiled by XLA or torch.compile."""
+    # A file has what was chosen on the backend that wrote it: on JAX `True`, for which PyTorch needs a C++ compiler.
+    if not model.run_eagerly:
+        model._jit_compile = None
 
 
 def compile_metrics(model: keras.Model) -> Any:
@@ -222,8 +229,12 @@ def clear_losses(layer: keras.layers.Layer, by_keras: Callable[[], None]) -> Non
         by_keras()
 
 
-def take_any_batch() -> None:
-    """Let Keras on JAX compute with a batch that the devices of a `keras.distribution` do not divide."""
+_without_any_batch: list[tuple[Any, ...]] = []
+
+
+def take_any_batch(take: bool) -> None:
+    """Let Keras on JAX compute with a batch that the devices do not divide, or stop it again."""
+    # Only under a `keras.distribution.Distribution` that says so by an attribute `takes_any_batch`.
     # Keras fails on the last batch of most data, after it has taken the variables out of the model
     # (github.com/keras-team/keras/issues/21167). Such a batch is placed on every device whole, and XLA divides what
     # comes after. If groups of devices share a model, XLA's gradients are then NaN (jax 0.10.2), so nothing is divided
@@ -232,9 +243,16 @@ def take_any_batch() -> None:
     from keras.src.backend.jax import distribution_lib
 
     plain, one_output = distribution_lib.distribute_data_input, distribution_lib.distribute_tensor
-    if getattr(plain, "takes_any_batch", False):
+    if take == bool(_without_any_batch):
         return
+    if not take:
+        distribution_lib.distribute_data_input, distribution_lib.distribute_tensor = _without_any_batch.pop()
+        return
+    _without_any_batch.append((plain, one_output))
     unequal_parts = sys.modules["jax"].jit(one_output, static_argnums=1)  # `run_eagerly` refuses them
+
+    def asked():
+        return getattr(distribution(), "takes_any_batch", False)
 
     def divides(sharding, shape):
         with contextlib.suppress(ValueError):
@@ -242,7 +260,7 @@ def take_any_batch() -> None:
         return False
 
     def distribute_data_input(batch, layout, *names, **options):
-        if layout is None:  # of what is not there, as sample weights
+        if layout is None or not asked():  # a layout of what is not there, as sample weights, is None
             return plain(batch, layout, *names, **options)
         sharding = getattr(layout, "backend_layout", layout)
         processes = len({device.process_index for device in sharding.device_set})
@@ -257,6 +275,8 @@ def take_any_batch() -> None:
         return plain(batch, sharding, *names, **options)
 
     def distribute_tensor(tensor, layout):
+        if not asked():
+            return one_output(tensor, layout)
         if isinstance(tensor, (dict, list, tuple)):
             return keras.tree.map_structure(lambda each: distribute_tensor(each, layout), tensor)
         sharding = getattr(layout, "backend_layout", layout)
@@ -264,7 +284,6 @@ def take_any_batch() -> None:
             return one_output(tensor, layout)
         return tensor if len(sharding.mesh.shape) > 1 else unequal_parts(tensor, sharding)
 
-    distribute_data_input.takes_any_batch = True
     distribution_lib.distribute_data_input = distribute_data_input
     distribution_lib.distribute_tensor = distribute_tensor
 

@@ -17,12 +17,10 @@ import numpy as np
 from .._internal.tap import is_watched
 from .._internal.validate import positive_integer
 from ..labels import check_class_numbers
-from . import compiled, distribution, openvino, updates
+from . import compiled, distribution, openvino
 from .direct import asked_once, stock_call, through_keras
 from .guarded import Guarded
 from .keras_internals import clear_losses, compile_metrics, concrete, flat_layers, has_graph, policy_of, run_graph
-
-updates.install()
 
 
 class FastModel(Guarded, keras.Model):
@@ -76,11 +74,6 @@ class FastModel(Guarded, keras.Model):
         """Take a twentieth of the time that Keras takes for it at each call."""
         clear_losses(self, super()._clear_losses)
 
-    def quantize(self, *args: Any, **options: Any) -> Any:
-        """Quantize as `keras.Model.quantize` does, which forgets its own compiled steps, and not those around it."""
-        super().quantize(*args, **options)
-        compiled.forget(self)
-
     def fit(self, *args: Any, **kwargs: Any) -> Any:
         _check_labels(self, "fit", *args, **kwargs)
         return super().fit(*args, **kwargs)
@@ -114,8 +107,9 @@ class FastModel(Guarded, keras.Model):
 
     def make_predict_function(self, force: bool = False) -> Any:
         """Let each of several processes predict its own images: Keras fails on rows that are on another machine."""
-        if force or not self.predict_function:
-            super().make_predict_function(force)
+        before = self.predict_function
+        super().make_predict_function(force)
+        if self.predict_function is not before:
             self.predict_function: Any = distribution.of_this_process(self.predict_function, self.steps_per_execution)
         return self.predict_function
 

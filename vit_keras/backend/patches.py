@@ -114,7 +114,7 @@ PATCHES = (
     Patch(
         "keras.src.backend.jax.distribution_lib.distribute_data_input",
         "backend.keras_internals: distribution_lib.distribute_data_input",
-        "from the first distribute() on JAX",
+        "from distribute(how) to distribute(None) on JAX",
         "Keras on JAX fails on a batch that the devices do not divide (github.com/keras-team/keras/issues/21167).",
         "the issue is closed",
         "test_keras_on_several_jax_devices_still_needs_both_patches",
@@ -122,7 +122,7 @@ PATCHES = (
     Patch(
         "keras.src.backend.jax.distribution_lib.distribute_tensor",
         "backend.keras_internals: distribution_lib.distribute_tensor",
-        "from the first distribute() on JAX",
+        "from distribute(how) to distribute(None) on JAX",
         "Keras takes the outputs of a layer with several for an array outside of the traced step.",
         "distribute_tensor looks at each output",
         "test_keras_on_several_jax_devices_still_needs_both_patches",
@@ -152,14 +152,6 @@ PATCHES = (
         "none: only a Keras older than the installed one needs it",
     ),
     Patch(
-        "update_step of keras.optimizers.Adam; on PyTorch, _parallel_update_step of its own Adam",
-        "backend.updates: setattr(owner, name, update_step)",
-        "always, where Keras runs on PyTorch or TensorFlow",
-        "Keras updates weights by a dozen operations, each a pass over memory, where both have one kernel.",
-        "Keras calls a fused kernel",
-        "test_keras_still_updates_weights_by_a_dozen_operations",
-    ),
-    Patch(
         "keras.Variable.__init__",
         "checkpoints.saved_models: owner.__init__",
         "the opening of one file",
@@ -169,7 +161,7 @@ PATCHES = (
     ),
     Patch(
         "exec_module of the loader of Keras",
-        "_internal.imports: spec.loader.exec_module",
+        "_internal.imports: loader.exec_module",
         "until Keras is imported",
         "Keras opens a saved model only if the modules of its classes were imported before, and imports none itself.",
         "Keras imports the module that a registered class is in, or asks entry points",

@@ -1,7 +1,8 @@
 """Updates of weights in few passes over memory: Adam by a kernel of PyTorch or TensorFlow, and clipping on PyTorch.
 
 Keras writes Adam as a dozen operations, and each reads and writes as much memory as the model has weights. On a CPU,
-they took a tenth of a training step of ViT-S/16 with 8 images. XLA fuses them by itself, so JAX needs nothing.
+they took a tenth of a training step of ViT-S/16 with 8 images. XLA fuses them by itself, so JAX needs nothing. Only
+the package's own optimizers do so, and those of Keras that a user asks for (`training.fused`).
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from __future__ import annotations
 import functools
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 from keras import ops
 
 from . import direct
-from .keras_internals import index_of, moments, update_of_adam, values_of
+from .keras_internals import index_of, moments, update_method, values_of
 
 logger: logging.Logger = logging.getLogger("vit_keras")
 
@@ -27,30 +28,25 @@ _LATE = 1e30
 """A step so late that PyTorch's kernel corrects no bias: the rate that it gets has Keras' correction."""
 
 
-def install() -> None:
-    """Let Keras' Adam and AdamW update weights by one kernel, in all models of this process."""
-    # Where the kernel does not apply, Keras updates them: with `amsgrad`, in other dtypes than float32, with sparse
-    # gradients, inside `torch.compile`, and on a device without such a kernel.
-    update = {"torch": _on_torch, "tensorflow": _on_tensorflow}.get(keras.backend.backend())
-    if update is None:
-        return
+def use_kernel(optimizer: Any) -> None:
+    """Let an Adam or AdamW of Keras update weights by one kernel of PyTorch or TensorFlow."""
+    # In this one optimizer: Keras makes a copy of it, and what it opens from a file, from the configuration alone.
+    name = update_method()
+    kernel = functools.partial(update, optimizer, getattr(optimizer, name))
+    setattr(optimizer, name, kernel)
+
+
+def update(optimizer: Any, by_keras: Callable[..., Any], gradient: Any, variable: Any, rate: Any) -> None:
+    """Update a variable (on PyTorch a list of them) by the kernel, or by Keras where the kernel does not apply."""
+    # It does not with `amsgrad`, in other dtypes than float32, with sparse gradients, inside `torch.compile`, and on a
+    # device without such a kernel.
+    by_kernel = {"torch": _on_torch, "tensorflow": _on_tensorflow}.get(keras.backend.backend())
     try:
-        owner, name = update_of_adam()
-        by_keras = getattr(owner, name)
-    except (AttributeError, ImportError) as error:
-        _give_up(error)
-        return
-
-    @functools.wraps(by_keras)
-    def update_step(self, *args, **kwargs):
-        try:
-            done = not kwargs and enabled and not self.amsgrad and update(self, *args)
-        except AttributeError as error:  # a private name of Keras, which is looked up before anything changes
-            done = _give_up(error)
-        if not done:
-            by_keras(self, *args, **kwargs)
-
-    setattr(owner, name, update_step)
+        done = enabled and by_kernel and not optimizer.amsgrad and by_kernel(optimizer, gradient, variable, rate)
+    except AttributeError as error:  # a private name of Keras, which is looked up before anything changes
+        done = _give_up(error)
+    if not done:
+        by_keras(gradient, variable, rate)
 
 
 def clipped(gradients: Sequence[Any], norm: float) -> list[Any] | None:
@@ -70,7 +66,7 @@ def clipped(gradients: Sequence[Any], norm: float) -> list[Any] | None:
 
 def by_kernel(optimizer: Any, groups: Sequence[tuple[Sequence[Any], Sequence[Any], Any]]) -> bool:
     """Update groups `(gradients, variables, learning rate)` by PyTorch's kernel; return whether this was possible."""
-    # False on other backends and with other optimizers; see also `install`.
+    # False on other backends and with other optimizers; see also `update`.
     is_adam = isinstance(optimizer, keras.optimizers.Adam) and not optimizer.amsgrad
     if not enabled or not is_adam or keras.backend.backend() != "torch":
         return False

@@ -79,7 +79,7 @@ class Checkpoint:
     Attributes:
         weights: The value of `weights=` for the factory of its variant; without a variant, its full name.
         url: Its address.
-        variant: Google's name of the architecture, such as `"B_16"` (`vit_keras.config.VARIANTS`); `None` for files
+        variant: Google's name of the architecture, such as `"B_16"` (`vit_keras.variants.VARIANTS`); `None` for files
             from other publishers.
         family: The names and layout of its weights (`vit_keras.checkpoints.families`).
         source: Its publisher: `"google"`, `"timm"`, `"facebook"` …

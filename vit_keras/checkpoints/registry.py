@@ -18,10 +18,9 @@ import fnmatch
 import functools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote, unquote
 
-from .._internal.imports import moved_names
 from .._internal.validate import did_you_mean, size_pair
 from .checkpoint import HUB, PACKAGE, STORAGE, Checkpoint
 
@@ -164,7 +163,3 @@ def _option(text: str) -> tuple[str, Any]:
         except ValueError:
             pass
     return name, value
-
-
-if not TYPE_CHECKING:
-    __getattr__ = moved_names(__name__)

@@ -26,6 +26,7 @@ from .. import anatomy
 from .._internal import finite
 from .._internal.bounds import LIMIT_INPUT, LIMIT_LAYERS, LIMIT_TEXT, shortened, too_many, too_much
 from .._internal.validate import expanded, path_text
+from ..backend.keras_internals import OPTIMIZERS_OF_TORCH, own_jit_compile
 from . import keras_hub_json, orbax
 from .readers.sniff import Kind, kind_of
 
@@ -92,6 +93,7 @@ def load_model(
                 model = keras.models.load_model(
                     opened, custom_objects=custom_objects, compile=compile, safe_mode=safe_mode
                 )
+            own_jit_compile(model)
             _give_names(model)
     except Exception as error:  # zipfile, json, h5py and Keras raise many types
         raise ValueError(_why_not(path, error, config, custom_objects, compile)) from error
@@ -108,12 +110,14 @@ def _give_names(model: keras.Model) -> None:
 
 def _from_orbax(path, custom_objects, compile, safe_mode):
     config, state = orbax.read(path)
+    config = _modernise(config)
     try:
         _check_sizes(config.get("config"))
         _check_layers(config)
         config = config if compile else {**config, "compile_config": None}
         model = keras.saving.deserialize_keras_object(config, custom_objects=custom_objects, safe_mode=safe_mode)
         orbax.assign(state, model)
+        own_jit_compile(model)
         _give_names(model)
     except Exception as error:
         raise ValueError(_why_not(path, error, config, custom_objects, compile)) from error
@@ -283,7 +287,9 @@ def _kind_and_number(name: str) -> tuple[str, int]:
 
 
 def _modernise(config: Any) -> Any:
-    """Return a model's configuration with vit-keras 0.x's Lambda as `ExtractToken` and no slashes in layer names."""
+    """Return a model's configuration as this package and this backend read it."""
+    # A Lambda of vit-keras 0.x becomes `ExtractToken`, and layer names have no slashes. An optimizer that was saved on
+    # PyTorch has that backend's class, whose module ends a process with TensorFlow, and `keras.optimizers` names it.
     if isinstance(config, list):
         return [_modernise(item) for item in config]
     if isinstance(config, str):
@@ -291,10 +297,14 @@ def _modernise(config: Any) -> Any:
     if not isinstance(config, dict):
         return config
     config = {key: _modernise(value) for key, value in config.items()}
+    if str(config.get("module")).startswith(OPTIMIZERS_OF_TORCH) and keras.backend.backend() != "torch":
+        config.update(module="keras.optimizers", registered_name=None)
     inner = config.get("config")
+    if config.get("class_name") == "VisionTransformer" and "registered_name" not in config and "vit" in (inner or ()):
+        config["class_name"] = "vit_keras>VisionTransformer"  # a .h5 that Keras wrote by itself
     if config.get("class_name") == "Lambda" and isinstance(inner, dict) and inner.get("name") == "ExtractToken":
         kept = {key: inner[key] for key in ("name", "trainable", "dtype") if key in inner}
-        config.update(class_name="Custom>ExtractToken", config=kept)
+        config.update(class_name="vit_keras>ExtractToken", config=kept)
         if "registered_name" in config:  # Keras 3's format
             config.update(module=None, class_name="ExtractToken", registered_name="vit_keras>ExtractToken")
         for node in config.get("inbound_nodes", ()):
@@ -367,6 +377,13 @@ def _read_h5(path: Path) -> tuple[Any, bool]:
     if text is not None and len(text) > LIMIT_TEXT:
         raise ValueError(f"its configuration is longer than {LIMIT_TEXT:,} bytes")
     return None if text is None else json.loads(text), keras_2
+
+
+def name_class(path: str | os.PathLike[str], model: keras.Model) -> None:
+    """Write the whole name of a model's class into an HDF5 file, in which Keras leaves out the package."""
+    with _hdf5(Path(path), "r+") as file:
+        config = json.loads(file.attrs["model_config"])
+        file.attrs["model_config"] = json.dumps({**config, "class_name": keras.saving.get_registered_name(type(model))})
 
 
 def _write_h5(source: Path, target: Path, config: Any, _keras_2: bool) -> None:

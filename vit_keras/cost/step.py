@@ -28,7 +28,7 @@ OPTIMIZERS = {"adamw": (2, 3), "adam": (2, 3), "lamb": (2, 0), "lion": (1, 2), "
 clipping needs one more. SGD has momentum."""
 
 BY_KERNEL = ("adam", "adamw")
-"""Optimizers that update weights of float32 by one kernel, without temporary numbers (`backend.updates`)."""
+"""Optimizers that can update weights of float32 by one kernel, without temporary numbers (`training.fused`)."""
 
 BYTES = {"float32": (4, 4), "mixed_bfloat16": (4, 2), "mixed_float16": (4, 2), "bfloat16": (2, 2), "float16": (2, 2)}
 """Of a variable and of an activation, under a dtype policy of Keras."""

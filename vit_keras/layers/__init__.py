@@ -8,10 +8,6 @@ the same code runs on TensorFlow, JAX and PyTorch. Attributes, weights and sub-l
 vit-keras 0.x, whose weight files therefore load here.
 """
 
-from typing import TYPE_CHECKING
-
-from .._internal.imports import moved_names
-
 from .._internal.tap import is_tapped, record_attention, tap  # isort: skip  (the others show what they compute to it)
 from .resnet import GroupNorm, ResidualUnit, StdConv2D, resnet_root  # isort: skip
 from .patches import PatchNormalization  # isort: skip
@@ -50,6 +46,3 @@ __all__ = [
     "resnet_root",
     "tap",
 ]
-
-if not TYPE_CHECKING:  # a misspelled name must not pass for a moved one
-    __getattr__ = moved_names(__name__)

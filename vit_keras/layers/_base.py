@@ -16,11 +16,15 @@ from ._ops import linear, normalize
 
 _Class = TypeVar("_Class", bound=type)
 
+OF_0_X = ("AddPositionEmbs", "ClassToken", "MultiHeadSelfAttention", "TransformerBlock")
+"""Layers that vit-keras 0.x registered, without a name of its own before theirs."""
+
 
 def register(cls: _Class) -> _Class:
-    """Make a layer loadable under its own name and under its name in vit-keras 0.x."""
+    """Make a layer loadable under its own name, and one of vit-keras 0.x under its name there if that is free."""
     keras.saving.register_keras_serializable("vit_keras")(cls)
-    keras.saving.get_custom_objects().setdefault(f"Custom>{cls.__name__}", cls)
+    if cls.__name__ in OF_0_X:
+        keras.saving.get_custom_objects().setdefault(f"Custom>{cls.__name__}", cls)
     return cls
 
 

@@ -11,7 +11,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from ..backend import compiled
 from ..backend.backward import has_one_pass, in_one_pass, recomputed
 from ..backend.direct import Direct
 from ._base import Composite, Dense, Dropout, LayerNormalization, register, token_width
@@ -133,7 +132,6 @@ class MlpBlock(Composite):
             activation_function(saved)
             logger.info("These weights were made with the activation %r: %s uses it now.", saved, self.name)
             self.activation: str = saved
-            compiled.forget(self)
 
     def get_config(self) -> dict[str, Any]:
         return {

@@ -14,7 +14,7 @@ from ._base import grid_of, register
 from ._ops import multiply_windows
 
 
-@keras.saving.register_keras_serializable("vit_keras")  # `register` is for the layers that vit-keras 0.x had, too
+@register
 class Conv2D(Direct, keras.layers.Conv2D):
     """The patch embedding: a convolution that PyTorch computes as one product if its windows do not overlap."""
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from .._internal.bounds import LIMIT_CHANNELS
-from .._internal.imports import moved_names
+from .._internal.imports import attach
 from .._internal.validate import as_array, check_fields, is_number, positive_integer, size_pair
 from ..resampling import PICTURES, picture_filter
 from .images import check_readable, read, resize_in_steps
@@ -439,6 +439,4 @@ PRESETS = {
 GOOGLE, IMAGENET, CLIP, SIGLIP, BEIT = (PRESETS[name] for name in ("google", "imagenet", "clip", "siglip", "beit"))
 """The preset of this name in `PRESETS`: how the authors of such checkpoints prepare images."""
 
-
-if not TYPE_CHECKING:  # a misspelled name must not pass for a moved one
-    __getattr__ = moved_names(__name__)
+__getattr__, _ = attach(__name__, names={"Preprocess": "layer"})  # Keras is imported on first use

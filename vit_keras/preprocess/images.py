@@ -18,7 +18,6 @@ import numpy as np
 from PIL import ExifTags, Image
 
 from .._internal.validate import size_pair
-from .._internal.warn import ignore_in_process
 from ..resampling import picture_filter, resize_bilinear
 from .pixels import check_pixels, gray, pixel_range, to_pixels, to_uint8
 
@@ -45,7 +44,7 @@ ImageInputType: TypeAlias = Union[str, "os.PathLike[str]", bytes, IO[bytes], "Im
 """What `read` reads."""
 
 MAX_PIXELS = 178_956_970
-"""Pixels of the largest image that is decoded."""
+"""Pixels of the largest image that is decoded. Pillow warns from half of them on (`PIL.Image.MAX_IMAGE_PIXELS`)."""
 MAX_ENLARGED = 1 << 26
 """Pixels to which an image is enlarged for a model: a narrow image whose short side gets a model's size is long."""
 MAX_SCANS = 100
@@ -256,10 +255,9 @@ def _request(url: str, timeout: float | None, max_bytes: int) -> bytes:
 def decode(file: Any, what: Any, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """Open an image with Pillow, without decoding its pixels, or raise a ValueError that names it."""
     # `max_pixels` is the number that the error names if Pillow's own limit is lower.
-    ignore_in_process(Image.DecompressionBombWarning)  # threads read images, and the size is checked here
     try:
         return Image.open(file)
-    except Image.DecompressionBombError as error:
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:  # a warning that is an error
         raise ValueError(f"Could not read {what}: {_of_pillows_limit(error, max_pixels)}") from None
     except (FileNotFoundError, PermissionError) as error:
         raise ValueError(f"Could not read {what}: {error}") from None
@@ -268,10 +266,11 @@ def decode(file: Any, what: Any, max_pixels: int = MAX_PIXELS) -> Image.Image:
         raise ValueError(f"Could not read {what}: {reason}. It is not an image that Pillow knows.") from None
 
 
-def _of_pillows_limit(error: Image.DecompressionBombError, max_pixels: int) -> str:
+def _of_pillows_limit(error: Exception, max_pixels: int) -> str:
     """Return what is wrong with an image that Pillow refused for its size."""
     pixels = int((re.findall(r"\d+", str(error)) or [0])[0])
-    if max_pixels <= 2 * (Image.MAX_IMAGE_PIXELS or math.inf):  # Pillow's limit is at least ours
+    limit = Image.MAX_IMAGE_PIXELS or math.inf
+    if max_pixels <= 2 * limit and not isinstance(error, Warning):  # Pillow's limit is at least ours
         return f"the image has {pixels:,} pixels; at most {max_pixels:,} are read."
     return f"the image has {pixels:,} pixels. Pillow refuses it: raise PIL.Image.MAX_IMAGE_PIXELS, or set it to None."
 

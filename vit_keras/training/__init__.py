@@ -43,6 +43,7 @@ _NAMES = {
     "features": "embeddings",
     "finetune": "finetuning",
     "flip_test": "evaluation.flips",
+    "fused": "optimizers",
     "head_layers": "freeze",
     "image_folder": "data.dataset",
     "image_table": "data.table",

@@ -55,6 +55,7 @@ from .optimizers import LayerwiseAdamW as LayerwiseAdamW
 from .optimizers import LayerwiseLamb as LayerwiseLamb
 from .optimizers import LayerwiseSGD as LayerwiseSGD
 from .optimizers import WarmupDecay as WarmupDecay
+from .optimizers import fused as fused
 from .recipes import RECIPES as RECIPES
 from .recipes import Recipe as Recipe
 from .recipes import recipe as recipe

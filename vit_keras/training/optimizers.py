@@ -23,7 +23,7 @@ from ..backend import replicas, updates
 from ..backend.guarded import have_values
 from ..backend.keras_internals import batches_seen, index_of, rate_or_schedule, variables_of
 
-__all__ = ["LayerwiseAdamW", "LayerwiseLamb", "LayerwiseSGD", "WarmupDecay", "depths", "is_decayed"]
+__all__ = ["LayerwiseAdamW", "LayerwiseLamb", "LayerwiseSGD", "WarmupDecay", "depths", "fused", "is_decayed"]
 
 DECAYS = ("cosine", "linear", "constant")
 
@@ -388,6 +388,9 @@ class LayerwiseAdamW(Layerwise, _fastest(keras.optimizers.AdamW)):
         0.75
     """
 
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        updates.update(self, super().update_step, gradient, variable, learning_rate)
+
 
 @keras.saving.register_keras_serializable("vit_keras")
 class LayerwiseSGD(Layerwise, _fastest(keras.optimizers.SGD)):
@@ -407,3 +410,29 @@ class LayerwiseLamb(Layerwise, _fastest(keras.optimizers.Lamb)):
         >>> LayerwiseLamb(1e-3, layer_decay=0.75).layer_decay
         0.75
     """
+
+
+def fused(optimizer: keras.optimizers.Adam) -> keras.optimizers.Adam:
+    """Let an Adam or AdamW of Keras update float32 weights by one kernel, like `fused=True` in PyTorch.
+
+    Keras computes an update in a dozen operations (docs/scale.md). `LayerwiseAdamW`, and so `recipe(…).compile` and
+    `finetune`, use the kernel of PyTorch or TensorFlow by themselves. On JAX, where XLA joins the operations, and with
+    `amsgrad`, this changes nothing. A saved model does not remember it.
+
+    Args:
+        optimizer: The optimizer. It is changed; other optimizers are not.
+
+    Returns:
+        The same optimizer.
+
+    Raises:
+        TypeError: It is another kind of optimizer.
+
+    Example:
+        >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+        >>> model.compile(fused(keras.optimizers.AdamW(1e-3)), "mse")
+    """
+    if not isinstance(optimizer, keras.optimizers.Adam):
+        raise TypeError(f"fused takes a keras.optimizers.Adam or AdamW. Received: {optimizer!r}")
+    updates.use_kernel(optimizer)
+    return optimizer

@@ -6,9 +6,7 @@ Version 5 renamed the modules in memory but not on disk. A saved `state_dict()` 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
-from ..._internal.imports import moved_names
 from .patches import PATCH_LINEAR
 from .rules import (
     ATTENTION,
@@ -410,6 +408,3 @@ INTERNVIT = Family(
 )
 
 FAMILIES = (VIT, DINOV2, DINOV3, CLIP, SIGLIP, BEIT, MSN, DPT, OWLVIT, JANUS, BLIP, INTERNVL, INTERNVIT)
-
-if not TYPE_CHECKING:  # a misspelled name must not pass for a moved one
-    __getattr__ = moved_names(__name__)
