@@ -220,9 +220,6 @@ def test_former_names_of_arguments_are_aliases():
     old = visualize.record(model, PICTURE, keep="attention", heads="mean", rows="readout")
     np.testing.assert_array_equal(old.attention, new.attention)
     assert old.heads == old.head_fusion == "mean"
-    from vit_keras.visualize.record import Recording  # where it was
-
-    assert Recording is visualize.Recording
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from vit_keras.backend import openvino
 from vit_keras.visualize.explore import explorer, fit, source
 from vit_keras.visualize.explore.fit import Plan, plans
 from vit_keras.visualize.explore.pack import encode, pack
-from vit_keras.visualize.record import Recording
+from vit_keras.visualize.recording import Recording
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"> &amp; {{meta}} \u2028 'cat'"
 

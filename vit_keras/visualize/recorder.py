@@ -276,8 +276,3 @@ def projection_of(block: TransformerBlock) -> np.ndarray:
     if block.layer_scale is not None:
         kernel = kernel * ops.convert_to_numpy(block.layerscale1.gamma).astype("float32")
     return kernel.reshape(att.num_heads, att.projection_dim, -1)
-
-
-blocks_of: Callable[[keras.Model], list[Any]] = (
-    anatomy.attention_blocks
-)  # for `from vit_keras.visualize.record import blocks_of` in code that exists
