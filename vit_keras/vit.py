@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, Protocol
 
 from . import layers as layers  # vit.layers and vit.utils, as in vit-keras 0.x
 from . import utils as utils
@@ -30,6 +30,7 @@ from .config import ViTConfig
 from .model import VisionTransformer
 from .opening import create, from_checkpoint, preprocessing_layer, resize
 from .preprocess import preprocess_inputs
+from .variants import CIFAR10, FACTORIES, VARIANTS
 
 __all__ = [
     "BASE_URL",
@@ -65,195 +66,26 @@ __all__ = [
 
 preprocessing = preprocessing_layer  # its first name
 
-_I21K_I1K = "imagenet21k+imagenet2012"
+
+class Factory(Protocol):
+    """A function that builds a model of one published size."""
+
+    def __call__(
+        self,
+        image_size: ImageSizeArg | None = ...,
+        classes: int | None = None,
+        activation: Any = "linear",
+        include_top: bool = True,
+        pretrained: bool = True,
+        pretrained_top: bool | None = None,
+        weights: str | os.PathLike[str] | None = ...,
+        *,
+        dtype: Any = None,
+        **options: Any,
+    ) -> VisionTransformer: ...
 
 
-def vit_ti16(
-    image_size: ImageSizeArg | None = (224, 224),
-    classes: int | None = None,
-    activation: Any = "linear",
-    include_top: bool = True,
-    pretrained: bool = True,
-    pretrained_top: bool | None = None,
-    weights: str | os.PathLike[str] | None = f"augreg-{_I21K_I1K}-224",
-    *,
-    dtype: Any = None,
-    **options: Any,
-) -> VisionTransformer:
-    """Build ViT-Ti/16: 12 layers, hidden size 192, 3 heads, MLP dim 768."""
-    return create(
-        "Ti_16", image_size, classes, activation, include_top, pretrained, pretrained_top, weights, dtype, options
-    )
-
-
-def vit_s16(
-    image_size: ImageSizeArg | None = (224, 224),
-    classes: int | None = None,
-    activation: Any = "linear",
-    include_top: bool = True,
-    pretrained: bool = True,
-    pretrained_top: bool | None = None,
-    weights: str | os.PathLike[str] | None = f"augreg-{_I21K_I1K}-224",
-    *,
-    dtype: Any = None,
-    **options: Any,
-) -> VisionTransformer:
-    """Build ViT-S/16: 12 layers, hidden size 384, 6 heads, MLP dim 1536."""
-    return create(
-        "S_16", image_size, classes, activation, include_top, pretrained, pretrained_top, weights, dtype, options
-    )
-
-
-def vit_s32(
-    image_size: ImageSizeArg | None = (224, 224),
-    classes: int | None = None,
-    activation: Any = "linear",
-    include_top: bool = True,
-    pretrained: bool = True,
-    pretrained_top: bool | None = None,
-    weights: str | os.PathLike[str] | None = f"augreg-{_I21K_I1K}-224",
-    *,
-    dtype: Any = None,
-    **options: Any,
-) -> VisionTransformer:
-    """Build ViT-S/32: 12 layers, hidden size 384, 6 heads, MLP dim 1536."""
-    return create(
-        "S_32", image_size, classes, activation, include_top, pretrained, pretrained_top, weights, dtype, options
-    )
-
-
-def vit_b8(
-    image_size: ImageSizeArg | None = (224, 224),
-    classes: int | None = None,
-    activation: Any = "linear",
-    include_top: bool = True,
-    pretrained: bool = True,
-    pretrained_top: bool | None = None,
-    weights: str | os.PathLike[str] | None = _I21K_I1K,
-    *,
-    dtype: Any = None,
-    **options: Any,
-) -> VisionTransformer:
-    """Build ViT-B/8: 12 layers, hidden size 768, 12 heads, MLP dim 3072."""
-    return create(
-        "B_8", image_size, classes, activation, include_top, pretrained, pretrained_top, weights, dtype, options
-    )
-
-
-def vit_b16(
-    image_size: ImageSizeArg | None = (224, 224),
-    classes: int | None = None,
-    activation: Any = "linear",
-    include_top: bool = True,
-    pretrained: bool = True,
-    pretrained_top: bool | None = None,
-    weights: str | os.PathLike[str] | None = _I21K_I1K,
-    *,
-    dtype: Any = None,
-    **options: Any,
-) -> VisionTransformer:
-    """Build ViT-B/16: 12 layers, hidden size 768, 12 heads, MLP dim 3072."""
-    return create(
-        "B_16", image_size, classes, activation, include_top, pretrained, pretrained_top, weights, dtype, options
-    )
-
-
-def vit_b32(
-    image_size: ImageSizeArg | None = (224, 224),
-    classes: int | None = None,
-    activation: Any = "linear",
-    include_top: bool = True,
-    pretrained: bool = True,
-    pretrained_top: bool | None = None,
-    weights: str | os.PathLike[str] | None = _I21K_I1K,
-    *,
-    dtype: Any = None,
-    **options: Any,
-) -> VisionTransformer:
-    """Build ViT-B/32: 12 layers, hidden size 768, 12 heads, MLP dim 3072."""
-    return create(
-        "B_32", image_size, classes, activation, include_top, pretrained, pretrained_top, weights, dtype, options
-    )
-
-
-def vit_l16(
-    image_size: ImageSizeArg | None = (384, 384),
-    classes: int | None = None,
-    activation: Any = "linear",
-    include_top: bool = True,
-    pretrained: bool = True,
-    pretrained_top: bool | None = None,
-    weights: str | os.PathLike[str] | None = _I21K_I1K,
-    *,
-    dtype: Any = None,
-    **options: Any,
-) -> VisionTransformer:
-    """Build ViT-L/16: 24 layers, hidden size 1024, 16 heads, MLP dim 4096."""
-    return create(
-        "L_16", image_size, classes, activation, include_top, pretrained, pretrained_top, weights, dtype, options
-    )
-
-
-def vit_l32(
-    image_size: ImageSizeArg | None = (384, 384),
-    classes: int | None = None,
-    activation: Any = "linear",
-    include_top: bool = True,
-    pretrained: bool = True,
-    pretrained_top: bool | None = None,
-    weights: str | os.PathLike[str] | None = _I21K_I1K,
-    *,
-    dtype: Any = None,
-    **options: Any,
-) -> VisionTransformer:
-    """Build ViT-L/32: 24 layers, hidden size 1024, 16 heads, MLP dim 4096."""
-    return create(
-        "L_32", image_size, classes, activation, include_top, pretrained, pretrained_top, weights, dtype, options
-    )
-
-
-def vit_h14(
-    image_size: ImageSizeArg | None = (224, 224),
-    classes: int | None = None,
-    activation: Any = "linear",
-    include_top: bool = True,
-    pretrained: bool = True,
-    pretrained_top: bool | None = None,
-    weights: str | os.PathLike[str] | None = "imagenet21k",
-    *,
-    dtype: Any = None,
-    **options: Any,
-) -> VisionTransformer:
-    """Build ViT-H/14: 32 layers, hidden size 1280, 16 heads, MLP dim 5120."""
-    return create(
-        "H_14", image_size, classes, activation, include_top, pretrained, pretrained_top, weights, dtype, options
-    )
-
-
-def vit_cifar10(
-    image_size: ImageSizeArg | None = 32,
-    classes: int | None = None,
-    activation: Any = "linear",
-    include_top: bool = True,
-    pretrained: bool = True,
-    pretrained_top: bool | None = None,
-    weights: str | os.PathLike[str] | None = "vit_cifar10",
-    *,
-    dtype: Any = None,
-    **options: Any,
-) -> VisionTransformer:
-    """Build the small model that comes with the package, trained from scratch on CIFAR-10. Nothing is downloaded.
-
-    The model is a hybrid (paper, section 3.1) with 6 layers, hidden size 128 and 4 heads. It takes images of 32 pixels
-    and has ten classes, from airplane to truck. Use it for tests and to try things out. `docs/training.md` says how it
-    was trained, and how good it is.
-    """
-    return create(
-        "cifar10", image_size, classes, activation, include_top, pretrained, pretrained_top, weights, dtype, options
-    )
-
-
-_ARGUMENTS = """
+_DOC = """Build {title}: {size}.{more}
 
     Args:
         image_size: Pixels of the input, `(height, width)` or one integer for a square. The size must be a whole
@@ -282,8 +114,53 @@ _ARGUMENTS = """
         (None, 10)
     """
 
-for _factory in (vit_ti16, vit_s16, vit_s32, vit_b8, vit_b16, vit_b32, vit_l16, vit_l32, vit_h14, vit_cifar10):
-    _factory.__doc__ = f"{(_factory.__doc__ or '').rstrip()}{_ARGUMENTS.format(name=_factory.__name__)}"
+
+def _factory(name: str, published: str, more: str = "") -> Factory:
+    """Return the function of this name, whose usual weights are `published`."""
+    variant = FACTORIES.get(name, "cifar10")
+    config = VARIANTS.get(variant, CIFAR10)
+
+    def factory(
+        image_size: ImageSizeArg | None = config.image_size,
+        classes: int | None = None,
+        activation: Any = "linear",
+        include_top: bool = True,
+        pretrained: bool = True,
+        pretrained_top: bool | None = None,
+        weights: str | os.PathLike[str] | None = published,
+        *,
+        dtype: Any = None,
+        **options: Any,
+    ) -> VisionTransformer:
+        return create(
+            variant, image_size, classes, activation, include_top, pretrained, pretrained_top, weights, dtype, options
+        )
+
+    title = f"ViT-{variant.replace('_', '/')}" if variant in VARIANTS else "the small model that comes with the package"
+    width, heads = config.hidden_size, config.num_heads
+    size = f"{config.num_layers} layers, hidden size {width}, {heads} heads, MLP dim {config.mlp_dim}"
+    factory.__name__ = factory.__qualname__ = name
+    factory.__doc__ = _DOC.format(name=name, title=title, size=size, more=more)
+    return factory
+
+
+_I21K_I1K = "imagenet21k+imagenet2012"
+_CIFAR10 = """
+
+    It is a hybrid (paper, section 3.1), trained from scratch on CIFAR-10, and nothing is downloaded. It takes images of
+    32 pixels and has ten classes, from airplane to truck. Use it for tests and to try things out. `docs/training.md`
+    says how it was trained, and how good it is."""
+
+vit_ti16: Factory = _factory("vit_ti16", f"augreg-{_I21K_I1K}-224")
+vit_s16: Factory = _factory("vit_s16", f"augreg-{_I21K_I1K}-224")
+vit_s32: Factory = _factory("vit_s32", f"augreg-{_I21K_I1K}-224")
+vit_b8: Factory = _factory("vit_b8", _I21K_I1K)
+vit_b16: Factory = _factory("vit_b16", _I21K_I1K)
+vit_b32: Factory = _factory("vit_b32", _I21K_I1K)
+vit_l16: Factory = _factory("vit_l16", _I21K_I1K)
+vit_l32: Factory = _factory("vit_l32", _I21K_I1K)
+vit_h14: Factory = _factory("vit_h14", "imagenet21k")
+vit_cifar10: Factory = _factory("vit_cifar10", "vit_cifar10", _CIFAR10)
 
 
 def build_model(

@@ -99,11 +99,8 @@ def _file(report: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
 
 
 def _model(report: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
-    c, needed, grid = (
-        collections.defaultdict(lambda: None, report["architecture"]),
-        report["needed"],
-        report.get("grid"),
-    )
+    c: Mapping[str, Any] = collections.defaultdict(lambda: None, report["architecture"])
+    needed, grid = report["needed"], report.get("grid")
     units = f" after a ResNet of {c['resnet']} units" if c["resnet"] else ""
     yield "layers", f"{c['num_layers']}{' after the root of a ResNet' if c['resnet'] == () else units}"
     yield "hidden size", f"{c['hidden_size']}"
