@@ -191,7 +191,7 @@ def test_a_call_with_other_options_does_not_go_on(photos, columns, tmp_path, mon
             "images of fold 0 do not define 'map'",
         ),
         ({"label_column": "odd", "metric": "quadratic_kappa", "folds": "half", "task": "ordinal"}, "fold 0 do not"),
-        ({"label_column": "kind", "folds": 100}, "100 parts.*folds=48, or"),
+        ({"label_column": "kind", "folds": 100}, "100 parts.*folds=48"),
         ({"label_column": "kind", "folds": "fold"}, "no column 'fold'"),
         ({"label_column": "kind", "folds": "kind", "group_column": "green"}, "'kind' .*group_column=: 'p"),
     ],

@@ -1,12 +1,4 @@
-"""Tables of images and labels, as data sets have them: CSV, TSV, Parquet, data frames, columns.
-
->>> from vit_keras import vit
->>> model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=5)
->>> columns = {"image": ["daisy/0.png", "daisy/1.png", "rose/0"], "label": ["daisy", "daisy", "rose"]}
->>> train = image_table(columns, images_dir="flowers", model=model, progress=False, shuffle=True, batch_size=2)
->>> train.class_names, train.counts.tolist()
-(('daisy', 'rose'), [2, 1])
-"""
+"""Tables of images and labels, as data sets have them: CSV, TSV, Parquet, data frames, columns."""
 
 from __future__ import annotations
 
@@ -38,7 +30,7 @@ __all__ = [
 ]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Columns:
     """Columns of a table, and what they mean; see `image_table`. `None` for `images_dir`: the folder of the table."""
 
@@ -138,16 +130,7 @@ def image_table(
         >>> data.class_names, data.labels.tolist(), data.paths[0].name
         (('red', 'white'), [[0.0, 1.0], [1.0, 1.0]], '0.png')
     """
-    columns = Columns(
-        images_dir=images_dir,
-        image_column=image_column,
-        label_column=label_column,
-        task=task,
-        separator=separator,
-        group_column=group_column,
-        weight_column=weight_column,
-        class_names=class_names,
-    )
+    columns = Columns(images_dir, image_column, label_column, task, separator, group_column, weight_column, class_names)
     data = read_table(table, columns)
     if data.assumed and progress:
         print(data.assumed, file=sys.stderr)
@@ -165,10 +148,8 @@ def image_table(
         workers=workers,
         progress=progress,
     )
-    if validation_split is None:
-        return datasets_of(data, None, how)[0]
-    train, held_out = datasets_of(data, hold_out(data, validation_split, seed), how)
-    return train, held_out
+    datasets = datasets_of(data, None if validation_split is None else hold_out(data, validation_split, seed), how)
+    return datasets[0] if validation_split is None else datasets
 
 
 # --- what the columns say -----------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from ...visualize.attention import attention_map
 from ..data.dataset import ImageFolder
 from ..data.folder import Labeled, first_few
 from ..data.table import Columns, is_table, read_pictures
-from ..embeddings.batches import Batch, batches_of_files, joined_paths, run_over
+from ..embeddings.batches import Batch, batches_of_files, joined_paths, run_over, slices
 from ..metrics import scikit_learn_metrics
 from .tasks import Evaluation
 
@@ -109,13 +109,10 @@ def evaluate_decoded(
     """Measure a model on the images of a dataset of its task, decoded in its size, without augmentation."""
     if (said := anatomy.task(model)) != data.task:
         raise ValueError(f"The model {model.name!r} has the task {said!r}, and the images {data.task!r}.")
+    paths, numbers = [str(path) for path in data.paths], range(len(data.paths))
     batches = (
-        Batch(
-            np.stack([data.pixels(n) for n in range(first, min(first + batch_size, len(data.paths)))]),
-            [str(path) for path in data.paths[first : first + batch_size]],
-            data.labels[first : first + batch_size],
-        )
-        for first in range(0, len(data.paths), batch_size)
+        Batch(np.stack([data.pixels(n) for n in numbers[part]]), paths[part], data.labels[part])
+        for part in slices(len(paths), batch_size)
     )
     as_they_are = anatomy.preprocessing_of(model).replace(image_size=None, crop=None)
     return _evaluation(model, batches, as_they_are, data.class_names, expanded(folder), len(data.paths))
@@ -186,18 +183,13 @@ def _chosen(paths: Sequence[str], only: Any) -> np.ndarray:
         file = expanded(only)
         try:
             only = json.loads(file.read_text(encoding="utf-8-sig"))["validation"]
-        except ValueError as error:
-            raise ValueError(f"{file} is not a split.json of finetune: {error}.") from None
-        except (LookupError, TypeError):
-            raise ValueError(f'{file} is not a split.json of finetune: it has no list "validation".') from None
-    rows: dict[str, list[int]] = {}  # an image may be in several
-    for row, path in enumerate(paths):
-        rows.setdefault(path, []).append(row)
-    wanted = dict.fromkeys(map(str, only))
-    missing = [path for path in wanted if path not in rows]
+        except (ValueError, LookupError, TypeError) as error:
+            raise ValueError(f'{file} is not a split.json of finetune, with a list "validation": {error}.') from None
+    wanted = {*map(str, only)}
+    missing = sorted(wanted.difference(paths))
     if missing:
         raise FileNotFoundError(f"{len(missing):,} of the images to evaluate are not there, such as {missing[0]}.")
-    return np.array([row for path in wanted for row in rows[path]], int)
+    return np.array([row for row, path in enumerate(paths) if path in wanted], int)
 
 
 def pictures_of_mistakes(

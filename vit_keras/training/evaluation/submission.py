@@ -1,7 +1,4 @@
-"""Predictions for a table of images, averaged over models and views, in the columns that a competition asks for.
-
->>> table = predict_table("test.csv", ["fold0/model.keras", "fold1/model.keras"], "images")  # doctest: +SKIP
-"""
+"""Predictions for a table of images, averaged over models and views, in the columns that a competition asks for."""
 
 from __future__ import annotations
 
@@ -76,12 +73,11 @@ def predict_table(
         average: What is averaged: probabilities, or logits, before the softmax or sigmoid. Numbers are averaged as they
             are.
         values: What to write: names or numbers of classes, labels or levels, or a probability for each; `"auto"`: what
-            the columns of the sample tell. `"names"`: of the class, of the labels (joined by the separator), or of the
-            level. `"numbers"`: of the class or level, a column of 0 and 1 for each label, or the predicted numbers.
-            `"probabilities"`: a column for each class or label. With `"auto"`, a column for each class is for
-            probabilities, one of texts for names, one of integers for numbers, and one of decimal numbers for the
-            probability of the second class of two. Names of classes or levels that are numbers, such as 4 or 0.5, are
-            written where numbers are asked for. Without a sample: probabilities of labels, else names or numbers.
+            the columns of the sample tell. `"names"` of labels are joined by the separator; `"numbers"` of labels are a
+            column of 0 and 1 for each. With `"auto"`, a column for each class is for probabilities, one of texts for
+            names, one of integers for numbers, and one of decimal numbers for the probability of the second class of
+            two. Names that are numbers, such as 4 or 0.5, are written where numbers are asked for. Without a sample:
+            probabilities of labels, else names or numbers.
         threshold: Least probability of a label that is said to be there, for names and numbers of labels; `None`: 0.5.
         separator: Text between the labels in one column, which is in none of their names; `None`: a space.
         image_size: Pixels, `(height, width)` or one integer, for models that take any size; `"native"` or `None`: the

@@ -1,10 +1,4 @@
-"""Test-time augmentation: each image is seen several times, and the predictions are averaged.
-
->>> from vit_keras.preprocess import GOOGLE
->>> pictures = SeveralViews(GOOGLE.replace(image_size=32), ("flip", "crops"))
->>> pictures("flowers/rose/0.png").shape, pictures.count
-((5, 32, 32, 3), 10)
-"""
+"""Test-time augmentation: each image is seen several times, and the predictions are averaged."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Fine-tune a model on a folder of images in one call that survives a kill, and write a report.
-
->>> from vit_keras.training.finetuning import finetune
->>> result = finetune("vit_ti16", "flowers", output="finetuned")  # doctest: +SKIP
->>> result.evaluation.accuracy  # doctest: +SKIP
-0.91
-"""
+"""Fine-tune a model on a folder of images in one call that survives a kill, and write a report."""
 
 from __future__ import annotations
 
@@ -188,16 +182,7 @@ def finetune(
         minutes = _MINUTES if epochs is None else 0
     if not (validate.is_number(minutes) and minutes >= 0):
         raise ValueError(f"minutes must be a number of at least 0. Received: {minutes!r}")
-    columns = Columns(
-        images_dir=images_dir,
-        image_column=image_column,
-        label_column=label_column,
-        task=task,
-        separator=separator,
-        group_column=group_column,
-        weight_column=weight_column,
-        class_names=class_names,
-    )
+    columns = Columns(images_dir, image_column, label_column, task, separator, group_column, weight_column, class_names)
     _check_output(output, overwrite, folds)
     if not is_table(folder) and isinstance(folder, (str, os.PathLike)):
         _check_beside(output, expanded(folder))
