@@ -17,7 +17,7 @@ import keras
 import numpy as np
 
 from ..._internal.imports import extra
-from ..._internal.validate import Share, did_you_mean, expanded, one_of, path_text
+from ..._internal.validate import Share, did_you_mean, expanded, one_of, path_text, received
 from ...labels import TASKS
 from ...preprocess import Preprocessing
 from .augment import Augmentation
@@ -365,6 +365,24 @@ def _listed(folder: Path) -> dict[Any, Any]:
 
 _READERS = {".csv": ",", ".tsv": "\t", ".tab": "\t", ".parquet": None, ".pq": None}
 _PACKED = (".gz", ".bz2", ".xz", ".zip", ".zst")
+
+
+def images_of_table(table: Any, images_dir: str | os.PathLike[str] | None, column: str | None) -> list[str]:
+    """Return the file of each row of a table; `column` is the first one by default.
+
+    Raises:
+        FileNotFoundError: Images are missing. Without them, rows of features would not be those of the table.
+    """
+    column = column or next(iter(read_columns(table)))
+    (names,) = whole_columns(read_columns(table, [column]), column)
+    paths, missing = find_pictures([*map(str, names)], folder_of(table, images_dir))
+    if missing:
+        lost = first_few([str(paths[row]) for row in sorted(missing)])
+        raise FileNotFoundError(
+            f"{len(missing):,} of the {len(paths):,} images of {received(table)} are missing: {lost}. Pass images_dir= "
+            "(--images-dir), their folder, or leave their rows out of the table."
+        )
+    return [*map(str, paths)]
 
 
 def is_table(data: Any) -> bool:

@@ -64,10 +64,11 @@ def evaluate(
         label_column: For a table, the column of the labels, or several; `None`: label, or the columns with the names of
             the model's labels or numbers. A model with one label or number takes a column of any name.
         separator: For a table, the text between the labels of a column with several.
-        only: Images to evaluate: the split.json that `finetune` wrote, for those that it held out, or a list of images
-            as the table calls them, or relative to the folder; `None`: all.
-        image_size: Pixels, `(height, width)` or one integer, for a model that takes any size; `"native"` or `None`: the
-            size of its checkpoint. A model that resizes images itself gets each image in its own size.
+        only: Images to evaluate: the split.json that `finetune` wrote, for those that it held out; `None`: all. Or a
+            list of images, by their names in the table or relative to the folder.
+        image_size: Input size in pixels, for a model that takes any size; `"native"`: the size of its checkpoint.
+            `(height, width)`, or one integer for a square. `None` is `"native"`. A model that resizes images itself
+            gets each image in its own size.
         batch_size: Images in a batch.
         errors: What to do with damaged images: `"raise"` an error, or `"skip"` them with a warning.
         progress: Whether to show a bar.

@@ -80,8 +80,8 @@ def predict_table(
             probabilities of labels, else names or numbers.
         threshold: Least probability of a label that is said to be there, for names and numbers of labels; `None`: 0.5.
         separator: Text between the labels in one column, which is in none of their names; `None`: a space.
-        image_size: Pixels, `(height, width)` or one integer, for models that take any size; `"native"` or `None`: the
-            size of the checkpoint.
+        image_size: Input size in pixels, for models that take any size; `"native"`: the size of the checkpoint.
+            `(height, width)`, or one integer for a square. `None` is `"native"`.
         batch_size: Images in a batch.
         errors: What to do with damaged and missing images: `"raise"` an error, or `"skip"` them with a warning. Their
             rows get the mean prediction of all others.
