@@ -138,7 +138,8 @@ def _labeled(model: keras.Model, source: Any, columns: Columns, label: Any, erro
         why = f"its task is {task!r}, and a folder of classes has one class for each image. Pass a table."
         raise ValueError(f"The model {model.name!r} cannot be measured: {why}")
     if is_table(source):
-        if by_columns and names is not None and (label is None or {*_listed(label)} == {*names}):
+        listed = names if label is None else [label] if isinstance(label, str) else label
+        if by_columns and names is not None and {*listed} == {*names}:
             columns = dataclasses.replace(columns, label_column=names)  # in the order of the outputs
         classes = None if by_columns or task == "single" else names
         columns = dataclasses.replace(columns, task=task, class_names=classes)
@@ -153,10 +154,6 @@ def _labeled(model: keras.Model, source: Any, columns: Columns, label: Any, erro
             f"The model {model.name!r} predicts {first_few(names)}. Received columns: {first_few(data.names)}"
         )
     return data
-
-
-def _listed(names: str | Sequence[str]) -> Sequence[str]:
-    return [names] if isinstance(names, str) else names
 
 
 def _match(model: keras.Model, folders: Sequence[str]) -> tuple[tuple[str, ...], np.ndarray]:

@@ -184,9 +184,7 @@ def finetune(
     if not (validate.is_number(minutes) and minutes >= 0):
         raise ValueError(f"minutes must be a number of at least 0. Received: {minutes!r}")
     columns = Columns(images_dir, image_column, label_column, task, separator, group_column, weight_column, class_names)
-    _check_output(output, overwrite, folds)
-    if not is_table(folder) and isinstance(folder, (str, os.PathLike)):
-        _check_beside(output, expanded(folder))
+    _check_output(output, folder, overwrite, folds)
     keras.utils.set_random_seed(seed)
     notes: list[str] = []
     with noted_warnings(notes):
@@ -289,8 +287,8 @@ _RECIPE = [name for name in _names(Recipe) if name not in ("name", "source")]
 _AUGMENTATION = _names(Augmentation)
 
 
-def _check_output(output: Path, overwrite: bool, folds: int | str | None) -> None:
-    """Raise the errors that can be found before anything is loaded."""
+def _check_output(output: Path, folder: Any, overwrite: bool, folds: int | str | None) -> None:
+    """Raise an error for an output that cannot be written, is finished, or would be a class of the images."""
     if output.exists() and not output.is_dir():
         raise ValueError(f"{output} is a file. Pass another folder for the results as output= (--output).")
     check_writable(output)
@@ -299,14 +297,12 @@ def _check_output(output: Path, overwrite: bool, folds: int | str | None) -> Non
         raise ValueError(
             f"{output} has a finished run. Pass another folder as output= (--output), or overwrite=True (--overwrite)."
         )
-
-
-def _check_beside(output: Path, images: Path) -> None:
-    """Raise a `ValueError` for results in the folder of the images, where they would be a class."""
-    place, root = output.resolve(), images.resolve()
+    if is_table(folder) or not isinstance(folder, (str, os.PathLike)):
+        return
+    place, root = output.resolve(), expanded(folder).resolve()
     if place == root or (root in place.parents and not is_hidden(place.relative_to(root).parts[0])):
         raise ValueError(
-            f"{output} is in the folder of the images, where it would be a class. Pass a folder outside of {images} as "
+            f"{output} is in the folder of the images, where it would be a class. Pass a folder outside of {root} as "
             "output= (--output)."
         )
 
