@@ -26,7 +26,7 @@ from .folder import EXTENSIONS, OF_IMAGES, Labeled, first_few, folder_of, read_f
 from .splits import hold_out
 
 __all__ = [
-    *("find_pictures", "image_table", "is_table", "read_columns", "read_pictures", "read_table", "whole_columns"),
+    *("find_images", "image_table", "is_table", "read_columns", "read_images", "read_table", "whole_columns"),
 ]
 
 
@@ -209,11 +209,11 @@ def read_table(table: Any, how: Columns, fewest: int = 2) -> Labeled:
     if group is not None:
         groups = column_numbers(written, group)
     ids = [str(value) for value in ids]
-    paths, missing = find_pictures(ids, root)
+    paths, missing = find_images(ids, root)
     return Labeled(task, names, paths, labels, ids, root, weights, groups, missing, assumed)
 
 
-def read_pictures(source: Any, how: Columns, errors: str, fewest: int = 2) -> Labeled:
+def read_images(source: Any, how: Columns, errors: str, fewest: int = 2) -> Labeled:
     """Return the images of a folder of classes, or of a table; options of a table are refused for a folder."""
     if is_table(source):
         return read_table(source, how, fewest)
@@ -331,7 +331,7 @@ def _numbers(column: np.ndarray, name: str) -> np.ndarray:
 # --- the files ----------------------------------------------------------------------------------------------------
 
 
-def find_pictures(ids: Sequence[str], root: Path) -> tuple[list[Path], frozenset[int]]:
+def find_images(ids: Sequence[str], root: Path) -> tuple[list[Path], frozenset[int]]:
     """Return the file of each id, and the numbers of ids without a file; each folder is listed once."""
     folders: dict[Path, dict[str, list[str]]] = {}
     paths, missing = [], []
@@ -375,7 +375,7 @@ def images_of_table(table: Any, images_dir: str | os.PathLike[str] | None, colum
     """
     column = column or next(iter(read_columns(table)))
     (names,) = whole_columns(read_columns(table, [column]), column)
-    paths, missing = find_pictures([*map(str, names)], folder_of(table, images_dir))
+    paths, missing = find_images([*map(str, names)], folder_of(table, images_dir))
     if missing:
         lost = first_few([str(paths[row]) for row in sorted(missing)])
         raise FileNotFoundError(

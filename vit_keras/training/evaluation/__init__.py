@@ -23,7 +23,7 @@ from ...preprocess.images import read
 from ...visualize.attention import attention_map
 from ..data.dataset import ImageFolder
 from ..data.folder import Labeled, first_few
-from ..data.table import Columns, is_table, read_pictures
+from ..data.table import Columns, is_table, read_images
 from ..embeddings.batches import Batch, batches_of_files, joined_paths, run_over, slices
 from ..metrics import scikit_learn_metrics
 from .tasks import Evaluation
@@ -143,7 +143,7 @@ def _labeled(model: keras.Model, source: Any, columns: Columns, label: Any, erro
             columns = dataclasses.replace(columns, label_column=names)  # in the order of the outputs
         classes = None if by_columns or task == "single" else names
         columns = dataclasses.replace(columns, task=task, class_names=classes)
-    data = read_pictures(source, columns, errors, fewest=1)
+    data = read_images(source, columns, errors, fewest=1)
     if task == "single":
         names, numbers = _match(model, data.names)
         return dataclasses.replace(data, names=names, labels=numbers[data.labels])
@@ -190,14 +190,14 @@ def _chosen(paths: Sequence[str], only: Any) -> np.ndarray:
     return np.array([row for row, path in enumerate(paths) if path in wanted], int)
 
 
-def pictures_of_mistakes(
+def images_of_mistakes(
     model: keras.Model, evaluation: Any, folder: str | os.PathLike[str], count: int = 24
 ) -> dict[int, tuple[np.ndarray, np.ndarray | None]]:
-    """Return at most `count` images of the worst mistakes, worst first (see `explained_pictures`)."""
-    return explained_pictures(model, evaluation, folder, evaluation.mistakes()[:count])
+    """Return at most `count` images of the worst mistakes, worst first (see `explained_images`)."""
+    return explained_images(model, evaluation, folder, evaluation.mistakes()[:count])
 
 
-def explained_pictures(
+def explained_images(
     model: keras.Model, evaluation: Any, folder: str | os.PathLike[str], numbers: Iterable[int]
 ) -> dict[int, tuple[np.ndarray, np.ndarray | None]]:
     """Return images of an evaluation by number: uint8 pixels, and the same with the relevance of the prediction.
@@ -205,17 +205,17 @@ def explained_pictures(
     Models without attention, and OpenVINO, which has no gradients, give `None` for the latter.
     """
     chosen = [int(number) for number in numbers]
-    pictures = [small(expanded(folder) / evaluation.paths[number]) for number in chosen]
-    overlays: list[np.ndarray | None] = [None] * len(pictures)
+    images = [small(expanded(folder) / evaluation.paths[number]) for number in chosen]
+    overlays: list[np.ndarray | None] = [None] * len(images)
     if anatomy.has_attention(model) and not openvino.is_active():
         overlays, step = [], 1 if None in anatomy.image_shape(model)[1:3] else _MAP_BATCH
-        for first in range(0, len(pictures), step):
-            overlays.extend(attention_map(model, pictures[first : first + step], method="relevance"))
-    return dict(zip(chosen, zip(pictures, overlays)))
+        for first in range(0, len(images), step):
+            overlays.extend(attention_map(model, images[first : first + step], method="relevance"))
+    return dict(zip(chosen, zip(images, overlays)))
 
 
 def small(path: Path) -> np.ndarray:
     """Return an image in a size that is large enough for a report."""
-    picture = Image.fromarray(read(path, None))
-    picture.thumbnail((_MAP_SIDE, _MAP_SIDE), Image.Resampling.LANCZOS)
-    return np.asarray(picture)
+    image = Image.fromarray(read(path, None))
+    image.thumbnail((_MAP_SIDE, _MAP_SIDE), Image.Resampling.LANCZOS)
+    return np.asarray(image)

@@ -29,7 +29,7 @@ from ..data.augment import Augmentation
 from ..data.dataset import DatasetOptions, check_share, datasets_of
 from ..data.folder import Labeled, is_hidden, split
 from ..data.splits import check_fold_column, fold_numbers, hold_out
-from ..data.table import Columns, column_numbers, is_table, read_columns, read_pictures
+from ..data.table import Columns, column_numbers, is_table, read_columns, read_images
 from ..recipes import PLAIN, Recipe
 from ..recipes import recipe as find_recipe
 from .request import Request, noted_warnings
@@ -188,7 +188,7 @@ def finetune(
     keras.utils.set_random_seed(seed)
     notes: list[str] = []
     with noted_warnings(notes):
-        data = read_pictures(folder, columns, errors)
+        data = read_images(folder, columns, errors)
         if data.assumed and progress:
             print(data.assumed, flush=True)
         _check_task(data, metric, balance, calibrate)
@@ -376,8 +376,8 @@ def _size(wanted: Any, model: keras.Model, paths: Sequence[Path]) -> tuple[int, 
         return native
     longest = []
     for path in paths[:: math.ceil(len(paths) / _SAMPLED) or 1]:
-        with contextlib.suppress(Exception), Image.open(path) as picture:  # damaged ones are named later
-            longest.append(max(picture.size))
+        with contextlib.suppress(Exception), Image.open(path) as image:  # damaged ones are named later
+            longest.append(max(image.size))
     if not longest:
         return native
     needed = np.quantile(longest, 0.9)
