@@ -26,7 +26,7 @@ from benchmarks.exported import RUNTIMES, in_turns, noise
 from vit_keras import vit
 from vit_keras.export.formats import FORMATS, exported_files
 from vit_keras.export.running import Running
-from vit_keras.training.data.folder import pictures_in
+from vit_keras.training.data.folder import images_in
 
 
 def litert(path):
@@ -63,7 +63,7 @@ def pictures_and_labels(folders):
     paths, labels = [], []
     for folder in folders:
         known = json.loads((folder / "labels.json").read_text()) if (folder / "labels.json").is_file() else {}
-        found = pictures_in(folder)
+        found = images_in(folder)
         paths += found
         labels += [known.get(Path(each).name, -1) for each in found]
     return paths, np.array(labels)

@@ -25,7 +25,7 @@ from vit_keras.training import finetuning as module
 from vit_keras.training.data.augment import Augmentation
 from vit_keras.training.data.dataset import ImageFolder
 from vit_keras.training.data.folder import split
-from vit_keras.training.evaluation import evaluate, pictures_of_mistakes
+from vit_keras.training.evaluation import evaluate, images_of_mistakes
 from vit_keras.training.finetuning import finetune
 from vit_keras.training.finetuning import run as running
 from vit_keras.training.finetuning import training as tuning
@@ -142,14 +142,14 @@ def test_a_damaged_picture_is_named_and_left_out(finished, photos):
 def test_mistakes_have_maps_only_of_a_model_with_attention(finished, photos):
     result, _ = finished
     seen = dataclasses.replace(result.evaluation, labels=(result.evaluation.labels + 1) % 3)
-    pictures = pictures_of_mistakes(result.model, seen, photos, 3)
+    pictures = images_of_mistakes(result.model, seen, photos, 3)
     assert [*pictures] == [*seen.mistakes()[:3]]
     for number, (picture, overlay) in pictures.items():
         assert picture.shape == overlay.shape and (picture != overlay).any()
         expected = visualize.attention_map(result.model, picture, target=int(seen.predictions[number]))
         np.testing.assert_allclose(overlay, expected, atol=2)  # one step of a colour, and its rounding
     plain = keras.Sequential([keras.Input((32, 32, 3)), keras.layers.Flatten(), keras.layers.Dense(3)])
-    assert all(overlay is None for _, overlay in pictures_of_mistakes(plain, seen, photos, 3).values())
+    assert all(overlay is None for _, overlay in images_of_mistakes(plain, seen, photos, 3).values())
 
 
 # --- a kill, and going on -----------------------------------------------------------------------------------------

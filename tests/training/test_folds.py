@@ -19,7 +19,7 @@ from support import OTHER_PIXELS, ROOT
 
 from vit_keras import anatomy, vit
 from vit_keras.training import metrics
-from vit_keras.training.evaluation import explained_pictures
+from vit_keras.training.evaluation import explained_images
 from vit_keras.training.evaluation.report import jpeg
 from vit_keras.training.finetuning import finetune
 from vit_keras.training.finetuning import request as requesting
@@ -191,7 +191,7 @@ def test_a_call_with_other_options_does_not_go_on(photos, columns, tmp_path, mon
             "images of fold 0 do not define 'map'",
         ),
         ({"label_column": "odd", "metric": "quadratic_kappa", "folds": "half", "task": "ordinal"}, "fold 0 do not"),
-        ({"label_column": "kind", "folds": 100}, "100 parts.*folds=48, or"),
+        ({"label_column": "kind", "folds": 100}, "100 parts.*folds=48"),
         ({"label_column": "kind", "folds": "fold"}, "no column 'fold'"),
         ({"label_column": "kind", "folds": "kind", "group_column": "green"}, "'kind' .*group_column=: 'p"),
     ],
@@ -301,7 +301,7 @@ def test_each_mistake_is_explained_by_the_model_that_made_it(photos, columns, tm
     places = []
     for number in result.evaluation.mistakes()[:3]:
         model = keras.saving.load_model(result.models[fold_of[Path(result.evaluation.paths[number]).stem]])
-        _, overlay = explained_pictures(model, result.evaluation, photos, [number])[number]
+        _, overlay = explained_images(model, result.evaluation, photos, [number])[number]
         places.append(page.index(jpeg(overlay)))
     assert places == sorted(places) and page.count("The same image, with the map") == 3
 

@@ -35,7 +35,7 @@ def whole(seen=None, **options):
         "val_accuracy": [0.5, 0.75, 0.7],
         "val_loss": [1, 0.6, 0.7],
     }
-    given = {"history": history, "best_epoch": 1, "notes": ["Mind the gap."], "pictures": pictures}
+    given = {"history": history, "best_epoch": 1, "notes": ["Mind the gap."], "images": pictures}
     given |= {"command": "vit-keras finetune 'my photos'", "recipe": {"ema": None, "augmentation": {"flip": True}}}
     return report(seen, **{"title": "Fine-tuning", "subtitle": "of a ViT", **given, "facts": {"seed": 0}, **options})
 

@@ -15,7 +15,7 @@ from ..opening import open_model
 from ..training import averaging, embeddings, evaluation, finetuning
 from ..training.data.folder import folder_of
 from ..training.data.table import is_table
-from ..training.evaluation import pictures_of_mistakes, submission
+from ..training.evaluation import images_of_mistakes, submission
 from ..training.evaluation.report import report
 from .console import print_table, printable
 from .loading import files_of, opened, paths_of, taken
@@ -67,7 +67,7 @@ def evaluate(
             found,
             title=f"{classifier.name} on {Path(folder).resolve().name}",
             subtitle=model,
-            pictures=pictures_of_mistakes(classifier, found, root),
+            images=images_of_mistakes(classifier, found, root),
             command=command,
         )
         with complete(path, make_folder=True) as part:

@@ -15,7 +15,7 @@ from .. import anatomy
 from .._internal.validate import expanded, received
 from ..preprocess import Preprocessing
 from ..preprocess.images import decode, orientation, read
-from ..training.data.folder import pictures_in
+from ..training.data.folder import images_in
 from .plan import Plan
 
 __all__ = ["check_images", "image_files", "model_inputs", "resized_images", "unresized"]
@@ -33,7 +33,7 @@ def check_images(
         return drawn(plan)
     if isinstance(images, (str, os.PathLike)):
         path = expanded(images)
-        images = pictures_in(path) if path.is_dir() else [path]
+        images = images_in(path) if path.is_dir() else [path]
     elif _is_one(images):
         images = [images]
     elif not isinstance(images, Iterable):

@@ -1,10 +1,4 @@
-"""Fine-tune a model on a folder of images in one call that survives a kill, and write a report.
-
->>> from vit_keras.training.finetuning import finetune
->>> result = finetune("vit_ti16", "flowers", output="finetuned")  # doctest: +SKIP
->>> result.evaluation.accuracy  # doctest: +SKIP
-0.91
-"""
+"""Fine-tune a model on a folder of images in one call that survives a kill, and write a report."""
 
 from __future__ import annotations
 
@@ -35,7 +29,7 @@ from ..data.augment import Augmentation
 from ..data.dataset import DatasetOptions, check_share, datasets_of
 from ..data.folder import Labeled, is_hidden, split
 from ..data.splits import check_fold_column, fold_numbers, hold_out
-from ..data.table import Columns, column_numbers, is_table, read_columns, read_pictures
+from ..data.table import Columns, column_numbers, is_table, read_columns, read_images
 from ..recipes import PLAIN, Recipe
 from ..recipes import recipe as find_recipe
 from .request import Request, noted_warnings
@@ -189,23 +183,12 @@ def finetune(
         minutes = _MINUTES if epochs is None else 0
     if not (validate.is_number(minutes) and minutes >= 0):
         raise ValueError(f"minutes must be a number of at least 0. Received: {minutes!r}")
-    columns = Columns(
-        images_dir=images_dir,
-        image_column=image_column,
-        label_column=label_column,
-        task=task,
-        separator=separator,
-        group_column=group_column,
-        weight_column=weight_column,
-        class_names=class_names,
-    )
-    _check_output(output, overwrite, folds)
-    if not is_table(folder) and isinstance(folder, (str, os.PathLike)):
-        _check_beside(output, expanded(folder))
+    columns = Columns(images_dir, image_column, label_column, task, separator, group_column, weight_column, class_names)
+    _check_output(output, folder, overwrite, folds)
     keras.utils.set_random_seed(seed)
     notes: list[str] = []
     with noted_warnings(notes):
-        data = read_pictures(folder, columns, errors)
+        data = read_images(folder, columns, errors)
         if data.assumed and progress:
             print(data.assumed, flush=True)
         _check_task(data, metric, balance, calibrate)
@@ -304,8 +287,8 @@ _RECIPE = [name for name in _names(Recipe) if name not in ("name", "source")]
 _AUGMENTATION = _names(Augmentation)
 
 
-def _check_output(output: Path, overwrite: bool, folds: int | str | None) -> None:
-    """Raise the errors that can be found before anything is loaded."""
+def _check_output(output: Path, folder: Any, overwrite: bool, folds: int | str | None) -> None:
+    """Raise an error for an output that cannot be written, is finished, or would be a class of the images."""
     if output.exists() and not output.is_dir():
         raise ValueError(f"{output} is a file. Pass another folder for the results as output= (--output).")
     check_writable(output)
@@ -314,14 +297,12 @@ def _check_output(output: Path, overwrite: bool, folds: int | str | None) -> Non
         raise ValueError(
             f"{output} has a finished run. Pass another folder as output= (--output), or overwrite=True (--overwrite)."
         )
-
-
-def _check_beside(output: Path, images: Path) -> None:
-    """Raise a `ValueError` for results in the folder of the images, where they would be a class."""
-    place, root = output.resolve(), images.resolve()
+    if is_table(folder) or not isinstance(folder, (str, os.PathLike)):
+        return
+    place, root = output.resolve(), expanded(folder).resolve()
     if place == root or (root in place.parents and not is_hidden(place.relative_to(root).parts[0])):
         raise ValueError(
-            f"{output} is in the folder of the images, where it would be a class. Pass a folder outside of {images} as "
+            f"{output} is in the folder of the images, where it would be a class. Pass a folder outside of {root} as "
             "output= (--output)."
         )
 
@@ -395,8 +376,8 @@ def _size(wanted: Any, model: keras.Model, paths: Sequence[Path]) -> tuple[int, 
         return native
     longest = []
     for path in paths[:: math.ceil(len(paths) / _SAMPLED) or 1]:
-        with contextlib.suppress(Exception), Image.open(path) as picture:  # damaged ones are named later
-            longest.append(max(picture.size))
+        with contextlib.suppress(Exception), Image.open(path) as image:  # damaged ones are named later
+            longest.append(max(image.size))
     if not longest:
         return native
     needed = np.quantile(longest, 0.9)
