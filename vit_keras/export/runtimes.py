@@ -26,10 +26,11 @@ import numpy as np
 class Runtime:
     """An opened file: the version of what runs it, and dtype and shape of its input."""
 
-    version: str
-    dtype: str
-    shape: list[int | None]
-    notes: list[str] = []
+    def __init__(self, version: str, dtype: str, shape: list[int | None]):
+        self.version: str = version
+        self.dtype: str = dtype
+        self.shape: list[int | None] = shape
+        self.notes: list[str] = []
 
 
 class SavedModel(Runtime):
@@ -38,14 +39,12 @@ class SavedModel(Runtime):
     def __init__(self, path: Any):
         import tensorflow as tf
 
-        self._tf, self.version = tf, f"tensorflow {tf.__version__}"
-        self._model = tf.saved_model.load(path)
+        self._tf, self._model = tf, tf.saved_model.load(path)
         self._signatures = self._model.signatures
         first = "images" if "images" in self._signatures else "pixels"
         self._default = self._signatures[first]
         spec = self._input(self._default)
-        self.dtype = spec.dtype.name
-        self.shape = spec.shape.as_list()
+        super().__init__(f"tensorflow {tf.__version__}", spec.dtype.name, spec.shape.as_list())
 
     @staticmethod
     def _input(function):
@@ -67,12 +66,12 @@ class Onnx(Runtime):
     def __init__(self, path: Any):
         import onnxruntime
 
-        self.version = f"onnxruntime {onnxruntime.__version__}"
         self._session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
         (only,) = self._session.get_inputs()
         self._input, self._names = only.name, [output.name for output in self._session.get_outputs()]
-        self.dtype = {"tensor(uint8)": "uint8"}.get(only.type, "float32")
-        self.shape = [size if isinstance(size, int) else None for size in only.shape]
+        dtype = {"tensor(uint8)": "uint8"}.get(only.type, "float32")
+        shape = [size if isinstance(size, int) else None for size in only.shape]
+        super().__init__(f"onnxruntime {onnxruntime.__version__}", dtype, shape)
 
     def __call__(self, inputs: Any, signature: str | None = None) -> Any:
         return dict(zip(self._names, self._session.run(None, {self._input: inputs})))
@@ -84,13 +83,13 @@ class OpenVino(Runtime):
     def __init__(self, path: Any):
         import openvino
 
-        self.version = f"openvino {openvino.__version__.partition('-')[0]}"
         self._core = openvino.Core()
         self._model = self._core.read_model(path)
         self._compiled = {}
         (only,) = self._model.inputs
-        self.dtype = "uint8" if only.element_type.to_string() == "u8" else "float32"
-        self.shape = [None if size.is_dynamic else size.get_length() for size in only.partial_shape]
+        dtype = "uint8" if only.element_type.to_string() == "u8" else "float32"
+        shape = [None if size.is_dynamic else size.get_length() for size in only.partial_shape]
+        super().__init__(f"openvino {openvino.__version__.partition('-')[0]}", dtype, shape)
 
     def __call__(self, inputs: Any, signature: str | None = None) -> Any:
         if signature not in self._compiled:
@@ -108,11 +107,11 @@ class LiteRt(Runtime):
 
         from ai_edge_litert.interpreter import Interpreter
 
-        self.version = f"ai-edge-litert {importlib.metadata.version('ai-edge-litert')}"
         self._interpreter = Interpreter(path, num_threads=os.cpu_count())
         (only,) = self._interpreter.get_input_details()
-        self.dtype = np.dtype(only["dtype"]).name
-        self.shape = [None if size == -1 else int(size) for size in only["shape_signature"]]
+        shape = [None if size == -1 else int(size) for size in only["shape_signature"]]
+        version = importlib.metadata.version("ai-edge-litert")
+        super().__init__(f"ai-edge-litert {version}", np.dtype(only["dtype"]).name, shape)
         self._signature = next(iter(self._interpreter.get_signature_list()))
         self._input = self._interpreter.get_signature_list()[self._signature]["inputs"][0]
 
@@ -127,13 +126,13 @@ class Torch(Runtime):
     def __init__(self, path: Any):
         import torch
 
-        self._torch, self.version = torch, f"torch {torch.__version__}"
+        self._torch = torch
         program = torch.export.load(path)
         self._module = program.module()
         name = next(iter(program.graph_signature.user_inputs))
         value = next(node.meta["val"] for node in program.graph.nodes if node.name == name)
-        self.dtype = str(value.dtype).removeprefix("torch.")
-        self.shape = [size if isinstance(size, int) else None for size in value.shape]
+        shape = [size if isinstance(size, int) else None for size in value.shape]
+        super().__init__(f"torch {torch.__version__}", str(value.dtype).removeprefix("torch."), shape)
 
     def __call__(self, inputs: Any, signature: str | None = None) -> Any:
         with self._torch.inference_mode():
@@ -143,8 +142,6 @@ class Torch(Runtime):
 class Page(Runtime):
     """A page in headless Chromium, which asks no network."""
 
-    dtype: str = "uint8"
-    shape: list[int | None] = [None, None, None, 3]
     compute = """async ([text, dimensions]) => {
         const pixels = Uint8Array.from(atob(text), (c) => c.charCodeAt(0)), start = performance.now();
         const outputs = await window.compute(pixels, dimensions), seconds = (performance.now() - start) / 1000;
@@ -179,7 +176,8 @@ class Page(Runtime):
         self._tab = context.new_page()
         self._tab.set_default_timeout(0)
         self._tab.goto(pathlib.Path(path).absolute().as_uri())
-        self.version = f"{self._tab.evaluate('window.opened')} in Chromium {browser.version}"
+        version = f"{self._tab.evaluate('window.opened')} in Chromium {browser.version}"
+        super().__init__(version, "uint8", [None, None, None, 3])
 
     def __call__(self, inputs: Any, signature: str | None = None) -> Any:
         found = self._compute(inputs)["outputs"]
@@ -205,7 +203,7 @@ class OnnxOfPage(Onnx):
         if packed is None:
             raise ValueError("The page has no model in it: vit_keras.export did not write it.")
         super().__init__(gzip.decompress(base64.b64decode(packed[1])))
-        self.notes = [f"The page was not run: {reason}. The ONNX file in it was run in onnxruntime instead."]
+        self.notes.append(f"The page was not run: {reason}. The ONNX file in it was run in onnxruntime instead.")
 
 
 def html(path: Any) -> Any:
