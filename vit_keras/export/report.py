@@ -179,10 +179,10 @@ def _comparisons(plan, name, file, images, inputs, expected) -> Iterable[Compari
             what = "images that are resized" if resized else "images"
             yield _comparison(plan, what, [outputs[n] for n in part], [expected[n] for n in part], tolerance)
     if name == "saved_model" and plan.image_shape[3] == 3:
-        yield _of_bytes(plan, file, images)
+        yield _compare_bytes(plan, file, images)
 
 
-def _of_bytes(plan, file, images):
+def _compare_bytes(plan, file, images):
     files = image_files(images)
     wanted = _expected(plan, model_inputs(plan, [pixels for _, pixels in files]))
     outputs = file.run([np.array([base64.b64encode(data).decode()]) for data, _ in files], "bytes")
