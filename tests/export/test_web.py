@@ -316,7 +316,8 @@ def test_the_onnx_file_in_a_page(tmp_path, made_up):
     pytest.importorskip("onnxruntime")
     path = written(Plan.of(tiny()), tmp_path / "a.html")
     inside = runtimes.OnnxOfPage(path, "there is no browser")
-    assert (inside.dtype, inside.names) == ("uint8", ["logits", "probabilities", "features"])
+    outputs = inside(np.zeros((1, 32, 32, 3), inside.dtype))
+    assert (inside.dtype, [*outputs]) == ("uint8", ["logits", "probabilities", "features"])
     path.write_text("<p>A page of somebody else", encoding="utf-8")
     with pytest.raises(ValueError, match="no model in it"):
         runtimes.OnnxOfPage(path, "there is no browser")

@@ -150,7 +150,7 @@ def compare(plan: Plan, name: str, path: Path, images: Sequence[Any]) -> dict[st
                     else "It was deleted. Pass check=False to keep it."
                 )
             )
-        notes = _notes(plan, name, file, [_pixels(plan, each) for each in images], inputs, expected)
+        notes = _notes(plan, name, file, images, inputs, expected)
         return {
             "comparisons": tuple(found),
             "milliseconds": _milliseconds(plan, file, inputs[0]),
@@ -166,32 +166,36 @@ def _comparisons(plan, name, file, images, inputs, expected) -> Iterable[Compari
         wanted = [_stack([expected[n] for n in group]) for group in groups]
         return _comparison(plan, signature or "images", outputs, wanted, _tolerance(plan, inputs[0]))
 
+    given = _file_inputs(plan, name, images, inputs)
     if plan.preprocessing is None or not plan.resizes(name):
-        given = inputs if plan.preprocessing is None else resized_images(plan, images)
         yield in_batches(given, [0])  # and one image alone
         return
     if name == "saved_model":
         yield in_batches(inputs, signature="pixels")
-    pixels = [_pixels(plan, image) for image in images]
-    outputs = file.run([each[None] for each in pixels])
+    outputs = file.run(given)
     for resized, tolerance in ((False, TOLERANCE), (True, RESIZED_TOLERANCE)):
-        part = [n for n, each in enumerate(pixels) if _is_resized(plan, each) == resized]
+        part = [n for n, each in enumerate(given) if _is_resized(plan, each[0]) == resized]
         if part:
             what = "images that are resized" if resized else "images"
             yield _comparison(plan, what, [outputs[n] for n in part], [expected[n] for n in part], tolerance)
     if name == "saved_model" and plan.image_shape[3] == 3:
-        yield _of_bytes(plan, file, images)
+        yield _compare_bytes(plan, file, images)
 
 
-def _of_bytes(plan, file, images):
+def _compare_bytes(plan, file, images):
     files = image_files(images)
     wanted = _expected(plan, model_inputs(plan, [pixels for _, pixels in files]))
     outputs = file.run([np.array([base64.b64encode(data).decode()]) for data, _ in files], "bytes")
     return _comparison(plan, "bytes", outputs, wanted, BYTES_TOLERANCE)
 
 
-def _pixels(plan, image):
-    return read(image, None) if plan.image_shape[3] == 3 else image
+def _file_inputs(plan, name, images, inputs) -> Sequence[np.ndarray]:
+    """Return what a file takes for each image: the model's own input, or uint8 pixels, of one size or of any."""
+    if plan.preprocessing is None:
+        return inputs
+    if not plan.resizes(name):
+        return resized_images(plan, images)
+    return [(read(image, None) if plan.image_shape[3] == 3 else image)[None] for image in images]
 
 
 def _is_resized(plan, pixels) -> bool:
@@ -261,8 +265,8 @@ def _notes(plan, name, file, images, inputs, expected) -> tuple[str, ...]:
             f"The model computes in {dtypes[0]}, the file in float32; it is compared with the model in float32."
         )
     if name == "openvino":
-        given = [pixels[None] for pixels in images] if plan.preprocessing is not None else inputs
-        other = _comparison(plan, "images", file.run(given, "default"), expected, TOLERANCE)
+        outputs = file.run(_file_inputs(plan, name, images, inputs), "default")
+        other = _comparison(plan, "images", outputs, expected, TOLERANCE)
         notes.append(
             f"Checked in float32. In what OpenVINO chooses by itself here, the difference is {other.difference:.1e}."
         )

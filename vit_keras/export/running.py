@@ -29,7 +29,8 @@ class Running:
     """An exported file in a process without Keras and this package; `about` is what that process says of it."""
 
     def __init__(self, format: str, path: str | os.PathLike[str]):
-        self.format, self.path = format, os.fspath(path)
+        self.format: str = format
+        self.path: str = os.fspath(path)
 
     def __enter__(self) -> Running:
         # Isolated (-I): its own folders are searched for modules first. Ours come after them, for a runtime that is in

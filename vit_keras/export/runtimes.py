@@ -23,75 +23,83 @@ if __name__ == "__main__":  # NumPy may be there too
 import numpy as np
 
 
-class SavedModel:
+class Runtime:
+    """An opened file: the version of what runs it, and dtype and shape of its input."""
+
+    def __init__(self, version: str, dtype: str, shape: list[int | None]):
+        self.version: str = version
+        self.dtype: str = dtype
+        self.shape: list[int | None] = shape
+        self.notes: list[str] = []
+
+
+class SavedModel(Runtime):
     """TensorFlow's SavedModel; files of images are given in base64."""
 
     def __init__(self, path: Any):
         import tensorflow as tf
 
-        self.tf, self.version = tf, f"tensorflow {tf.__version__}"
-        self.model = tf.saved_model.load(path)
-        self.signatures = self.model.signatures
-        first = "images" if "images" in self.signatures else "pixels"
-        self.default = self.signatures[first]
-        spec = self._input(self.default)
-        self.dtype = spec.dtype.name
-        self.shape = spec.shape.as_list()
+        self._tf, self._model = tf, tf.saved_model.load(path)
+        self._signatures = self._model.signatures
+        first = "images" if "images" in self._signatures else "pixels"
+        self._default = self._signatures[first]
+        spec = self._input(self._default)
+        super().__init__(f"tensorflow {tf.__version__}", spec.dtype.name, spec.shape.as_list())
 
     @staticmethod
     def _input(function):
         return next(iter(function.structured_input_signature[1].values()))
 
     def __call__(self, inputs: Any, signature: str | None = None) -> Any:
-        function = self.signatures[signature] if signature else self.default
+        function = self._signatures[signature] if signature else self._default
         spec = self._input(function)
-        if spec.dtype == self.tf.string:  # NumPy's strings of bytes would lose zeros at their ends
+        if spec.dtype == self._tf.string:  # NumPy's strings of bytes would lose zeros at their ends
             inputs = [base64.b64decode(text) for text in inputs]
-        tensor = self.tf.constant(inputs, spec.dtype)
+        tensor = self._tf.constant(inputs, spec.dtype)
         found = function(**{spec.name: tensor})
         return {name: value.numpy() for name, value in found.items()}
 
 
-class Onnx:
+class Onnx(Runtime):
     """ONNX in onnxruntime."""
 
     def __init__(self, path: Any):
         import onnxruntime
 
-        self.version = f"onnxruntime {onnxruntime.__version__}"
-        self.session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-        (only,) = self.session.get_inputs()
-        self.input, self.names = only.name, [output.name for output in self.session.get_outputs()]
-        self.dtype = {"tensor(uint8)": "uint8"}.get(only.type, "float32")
-        self.shape = [size if isinstance(size, int) else None for size in only.shape]
+        self._session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        (only,) = self._session.get_inputs()
+        self._input, self._names = only.name, [output.name for output in self._session.get_outputs()]
+        dtype = {"tensor(uint8)": "uint8"}.get(only.type, "float32")
+        shape = [size if isinstance(size, int) else None for size in only.shape]
+        super().__init__(f"onnxruntime {onnxruntime.__version__}", dtype, shape)
 
     def __call__(self, inputs: Any, signature: str | None = None) -> Any:
-        return dict(zip(self.names, self.session.run(None, {self.input: inputs})))
+        return dict(zip(self._names, self._session.run(None, {self._input: inputs})))
 
 
-class OpenVino:
+class OpenVino(Runtime):
     """OpenVINO's IR; computes in float32, and with the signature "default" in what the runtime chooses by itself."""
 
     def __init__(self, path: Any):
         import openvino
 
-        self.version = f"openvino {openvino.__version__.partition('-')[0]}"
-        self.core = openvino.Core()
-        self.model = self.core.read_model(path)
-        self.compiled = {}
-        (only,) = self.model.inputs
-        self.dtype = "uint8" if only.element_type.to_string() == "u8" else "float32"
-        self.shape = [None if size.is_dynamic else size.get_length() for size in only.partial_shape]
+        self._core = openvino.Core()
+        self._model = self._core.read_model(path)
+        self._compiled = {}
+        (only,) = self._model.inputs
+        dtype = "uint8" if only.element_type.to_string() == "u8" else "float32"
+        shape = [None if size.is_dynamic else size.get_length() for size in only.partial_shape]
+        super().__init__(f"openvino {openvino.__version__.partition('-')[0]}", dtype, shape)
 
     def __call__(self, inputs: Any, signature: str | None = None) -> Any:
-        if signature not in self.compiled:
+        if signature not in self._compiled:
             hint = {} if signature else {"INFERENCE_PRECISION_HINT": "f32"}
-            self.compiled[signature] = self.core.compile_model(self.model, "CPU", hint)
-        values = self.compiled[signature]([inputs]).values()
-        return {output.get_any_name(): value for output, value in zip(self.model.outputs, values)}
+            self._compiled[signature] = self._core.compile_model(self._model, "CPU", hint)
+        values = self._compiled[signature]([inputs]).values()
+        return {output.get_any_name(): value for output, value in zip(self._model.outputs, values)}
 
 
-class LiteRt:
+class LiteRt(Runtime):
     """LiteRT (TensorFlow Lite)."""
 
     def __init__(self, path: Any):
@@ -99,43 +107,41 @@ class LiteRt:
 
         from ai_edge_litert.interpreter import Interpreter
 
-        self.version = f"ai-edge-litert {importlib.metadata.version('ai-edge-litert')}"
-        self.interpreter = Interpreter(path, num_threads=os.cpu_count())
-        (only,) = self.interpreter.get_input_details()
-        self.dtype = np.dtype(only["dtype"]).name
-        self.shape = [None if size == -1 else int(size) for size in only["shape_signature"]]
-        self.signature = next(iter(self.interpreter.get_signature_list()))
-        self.input = self.interpreter.get_signature_list()[self.signature]["inputs"][0]
+        self._interpreter = Interpreter(path, num_threads=os.cpu_count())
+        (only,) = self._interpreter.get_input_details()
+        shape = [None if size == -1 else int(size) for size in only["shape_signature"]]
+        version = importlib.metadata.version("ai-edge-litert")
+        super().__init__(f"ai-edge-litert {version}", np.dtype(only["dtype"]).name, shape)
+        self._signature = next(iter(self._interpreter.get_signature_list()))
+        self._input = self._interpreter.get_signature_list()[self._signature]["inputs"][0]
 
     def __call__(self, inputs: Any, signature: str | None = None) -> Any:
-        runner = self.interpreter.get_signature_runner(self.signature)
-        return runner(**{self.input: inputs})
+        runner = self._interpreter.get_signature_runner(self._signature)
+        return runner(**{self._input: inputs})
 
 
-class Torch:
+class Torch(Runtime):
     """A program of torch.export."""
 
     def __init__(self, path: Any):
         import torch
 
-        self.torch, self.version = torch, f"torch {torch.__version__}"
+        self._torch = torch
         program = torch.export.load(path)
-        self.module = program.module()
+        self._module = program.module()
         name = next(iter(program.graph_signature.user_inputs))
         value = next(node.meta["val"] for node in program.graph.nodes if node.name == name)
-        self.dtype = str(value.dtype).removeprefix("torch.")
-        self.shape = [size if isinstance(size, int) else None for size in value.shape]
+        shape = [size if isinstance(size, int) else None for size in value.shape]
+        super().__init__(f"torch {torch.__version__}", str(value.dtype).removeprefix("torch."), shape)
 
     def __call__(self, inputs: Any, signature: str | None = None) -> Any:
-        with self.torch.inference_mode():
-            return {name: value.numpy() for name, value in self.module(self.torch.from_numpy(inputs)).items()}
+        with self._torch.inference_mode():
+            return {name: value.numpy() for name, value in self._module(self._torch.from_numpy(inputs)).items()}
 
 
-class Page:
+class Page(Runtime):
     """A page in headless Chromium, which asks no network."""
 
-    dtype: str = "uint8"
-    shape: list[int | None] = [None, None, None, 3]
     compute = """async ([text, dimensions]) => {
         const pixels = Uint8Array.from(atob(text), (c) => c.charCodeAt(0)), start = performance.now();
         const outputs = await window.compute(pixels, dimensions), seconds = (performance.now() - start) / 1000;
@@ -167,10 +173,11 @@ class Page:
         except Error as error:
             raise OSError(f"{chromium} does not start: {error}") from error
         context = browser.new_context(offline=True)
-        self.tab = context.new_page()
-        self.tab.set_default_timeout(0)
-        self.tab.goto(pathlib.Path(path).absolute().as_uri())
-        self.version = f"{self.tab.evaluate('window.opened')} in Chromium {browser.version}"
+        self._tab = context.new_page()
+        self._tab.set_default_timeout(0)
+        self._tab.goto(pathlib.Path(path).absolute().as_uri())
+        version = f"{self._tab.evaluate('window.opened')} in Chromium {browser.version}"
+        super().__init__(version, "uint8", [None, None, None, 3])
 
     def __call__(self, inputs: Any, signature: str | None = None) -> Any:
         found = self._compute(inputs)["outputs"]
@@ -181,7 +188,7 @@ class Page:
         return self._compute(inputs)["seconds"]
 
     def _compute(self, inputs):
-        return self.tab.evaluate(self.compute, [base64.b64encode(inputs).decode(), inputs.shape])
+        return self._tab.evaluate(self.compute, [base64.b64encode(inputs).decode(), inputs.shape])
 
 
 class OnnxOfPage(Onnx):
@@ -196,7 +203,7 @@ class OnnxOfPage(Onnx):
         if packed is None:
             raise ValueError("The page has no model in it: vit_keras.export did not write it.")
         super().__init__(gzip.decompress(base64.b64decode(packed[1])))
-        self.notes = [f"The page was not run: {reason}. The ONNX file in it was run in onnxruntime instead."]
+        self.notes.append(f"The page was not run: {reason}. The ONNX file in it was run in onnxruntime instead.")
 
 
 def html(path: Any) -> Any:
@@ -230,7 +237,7 @@ def work(format: Any, path: Any, lines: Any, answer: Any) -> None:
     others = {"vit_keras"} if format == "saved_model" else {"vit_keras", "keras"}  # TensorFlow imports Keras itself
     alone = not others & set(sys.modules)
     about = {"version": runtime.version, "dtype": runtime.dtype, "shape": runtime.shape, "alone": alone}
-    answer({**about, "notes": getattr(runtime, "notes", [])})
+    answer({**about, "notes": runtime.notes})
     arrays, signature = [], None
     for line in lines:
         task = json.loads(line)

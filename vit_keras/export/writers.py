@@ -160,7 +160,7 @@ def write_torch(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
     """Write a program of `torch.export`, a zip archive that also has the metadata."""
     import torch
 
-    (shape, dtype), prepare = plan.file_input(resize=False), plan.prepare(resize=False)
+    ((batch, _, _, channels), dtype), prepare = plan.file_input(resize=False), plan.prepare(resize=False)
 
     # The model is not part of the program: Keras reads its variables elsewhere than where PyTorch registers them, and
     # each would be in the file twice.
@@ -168,8 +168,8 @@ def write_torch(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
         def forward(self, images):
             return plan.outputs(prepare(images))
 
-    example = torch.zeros((shape[0] or 2, *shape[1:]), dtype=getattr(torch, dtype))
-    any_batch = {} if shape[0] else {0: torch.export.Dim("batch", min=1, max=1 << 16)}
+    example = torch.zeros((batch or 2, *plan.fixed_size, channels), dtype=getattr(torch, dtype))
+    any_batch = {} if batch else {0: torch.export.Dim("batch", min=1, max=1 << 16)}
     with torch.no_grad():
         try:
             program = torch.export.export(Program().eval(), (example,), dynamic_shapes={"images": any_batch})

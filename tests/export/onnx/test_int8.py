@@ -16,7 +16,7 @@ from keras import ops
 
 import vit_keras
 from vit_keras.export import report
-from vit_keras.export.onnx import graph_of, int8, write
+from vit_keras.export.onnx import build_graph, int8, write
 from vit_keras.export.onnx.calibration import calibrated, largest_channels
 from vit_keras.export.onnx.file import save
 from vit_keras.export.onnx.int8 import quantized
@@ -279,7 +279,7 @@ def test_calibration_images_show_which_channels_are_large(tmp_path, images, runt
 def test_calibration_changes_constants_alone(images):
     plan = Plan.of(with_large_channels(), quantize="int8", attention=True)
     nodes = [
-        [(node.operator, node.scope, len(node.inputs)) for node in graph_of(each).order()]
+        [(node.operator, node.scope, len(node.inputs)) for node in build_graph(each).order()]
         for each in (plan, calibrated(plan, images))
     ]
     assert nodes[0] == nodes[1]

@@ -5,12 +5,12 @@ import pytest
 from export_cases import POOLINGS, POSITIONS, TOKENS, arranged, tiny
 from support import one_at_a_time
 
-from vit_keras.export.onnx import graph_of
+from vit_keras.export.onnx import build_graph
 from vit_keras.export.plan import Plan
 
 
 def operators(model, **options):
-    return graph_of(Plan.of(model, preprocessing=False, **options)).order()
+    return build_graph(Plan.of(model, preprocessing=False, **options)).order()
 
 
 def test_the_last_block_computes_the_class_token_alone():

@@ -15,7 +15,7 @@ from support import peak_memory
 import vit_keras
 from vit_keras import feature_maps, preprocess
 from vit_keras.backend.keras_internals import flat_layers
-from vit_keras.export.onnx import graph_of, write
+from vit_keras.export.onnx import build_graph, write
 from vit_keras.export.onnx.file import save
 from vit_keras.export.onnx.graph import Graph
 from vit_keras.export.onnx.trace import trace
@@ -219,7 +219,7 @@ def test_images_need_no_float64_on_the_device(monkeypatch):
         ops.convert_to_tensor(np.zeros(1))
     layer = preprocess.Preprocess(preprocess.GOOGLE.replace(image_size=32))
     assert layer(np.zeros((1, 40, 50, 3), "uint8")).shape == (1, 32, 32, 3)
-    assert graph_of(Plan.of(model)).inputs
+    assert build_graph(Plan.of(model)).inputs
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -268,7 +268,7 @@ def test_a_file_says_what_it_is(tmp_path):
 
 def test_large_weights_go_beside_the_file(tmp_path):
     plan = Plan.of(tiny(), preprocessing=False)
-    graph = graph_of(plan)
+    graph = build_graph(plan)
     save(graph, tmp_path / "one.onnx", name="tiny", metadata={})
     files = save(graph, tmp_path / "two.onnx", name="tiny", metadata={}, largest=1000)
     assert [file.name for file in files] == ["two.onnx", "two.onnx.data"]

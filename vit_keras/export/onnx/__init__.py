@@ -23,7 +23,7 @@ from .narrow import narrowed
 from .older import older
 from .trace import trace
 
-__all__ = ["graph_of", "write"]
+__all__ = ["build_graph", "write"]
 
 
 def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
@@ -32,7 +32,7 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
 
     metadata = {key: v if isinstance(v, str) else json.dumps(v) for key, v in plan.metadata_json().items()}
     try:
-        files = save(graph_of(plan), Path(path), name=plan.model.name, metadata=metadata, opset=plan.opset)
+        files = save(build_graph(plan), Path(path), name=plan.model.name, metadata=metadata, opset=plan.opset)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise ValueError(
             f"The model {plan.model.name!r} has an operation that ONNX does not take as it is: "
@@ -41,7 +41,7 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
     return [f"The weights are in {each.name}, which must stay next to {files[0].name}." for each in files[1:]]
 
 
-def graph_of(plan: Plan) -> Graph:
+def build_graph(plan: Plan) -> Graph:
     """Return the graph of a plan, from `images` to its outputs, quantized if the plan says so."""
     resize = plan.resizes("onnx")
     (shape, dtype), prepare = plan.file_input(resize), plan.prepare(resize)
