@@ -8,7 +8,6 @@ import sys
 import time
 import warnings
 import zlib
-from pathlib import Path
 
 import hostile_requests
 import numpy as np
