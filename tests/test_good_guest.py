@@ -47,7 +47,8 @@ entries, before = {*keras.saving.get_custom_objects()}, snapshot()
 import vit_keras
 print(json.dumps(changed(before, snapshot())))
 modules = [name for name, module in sys.modules.items() if name.startswith("vit_keras") and module.__spec__ is None]
-print(json.dumps(modules + [name for name in {*keras.saving.get_custom_objects()} - entries if "vit_keras>" not in name]))
+entries = {*keras.saving.get_custom_objects()} - entries
+print(json.dumps(modules + [name for name in entries if not name.startswith("vit_keras>")]))
 """
 
 BEFORE_KERAS = """
