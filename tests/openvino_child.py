@@ -13,7 +13,7 @@ from support import DATA
 import vit_keras
 from vit_keras import training, visualize, vit
 from vit_keras.backend import openvino
-from vit_keras.training.evaluation import pictures_of_mistakes
+from vit_keras.training.evaluation import images_of_mistakes
 
 
 def message(function, *args, refused_by=NotImplementedError, **kwargs):
@@ -76,7 +76,7 @@ def main(folder):
 
     Image.fromarray(golden["image"][0]).save(f"{folder}/0.png")
     wrong = training.Evaluation(("a", "b"), ("0.png",), np.array([1]), np.array([[0.9, 0.1]]))
-    found["maps of mistakes"] = [each is not None for each in pictures_of_mistakes(model, wrong, folder)[0]]
+    found["maps of mistakes"] = [each is not None for each in images_of_mistakes(model, wrong, folder)[0]]
 
     pretraining = training.MaskedAutoencoder(model)
     found["refused"] = {

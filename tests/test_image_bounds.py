@@ -61,15 +61,6 @@ def test_a_jpeg_of_many_scans_is_refused_before_it_is_decoded(way, tmp_path):
     assert time.process_time() - start < 0.3
 
 
-def test_a_server_says_that_a_jpeg_has_too_many_scans():
-    pytest.importorskip("starlette")
-    from vit_keras.serve.pictures import read_picture
-
-    with pytest.raises(Exception, match="more than 100 scans") as raised:
-        read_picture(hostile_requests.scans(200, 150, 300), max_pixels=1 << 20)
-    assert raised.value.status_code == 422
-
-
 def test_only_scans_of_the_image_itself_are_counted():
     """Not those in a thumbnail, nor what looks like one in data behind the image, as of a photograph with a video."""
     data = hostile_requests.scans(80, 60, 5)

@@ -25,6 +25,7 @@ FLOORS = [
     "build",
     "backbone",
     "opening",
+    "converting",
     "text",
     "packing",
     "cost",

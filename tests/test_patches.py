@@ -36,6 +36,7 @@ NO_PATCHES = {
 UNDONE = {
     "setattr(ops, name, function)",
     "object.__setattr__(layer, 'backend', own)",
+    "object.__setattr__(layer, 'call', outer)",
     "object.__setattr__(x, INPUT_DTYPE, dtype)",
 }
 """Assignments that take a patch back."""

@@ -164,8 +164,6 @@ MISTAKEN = [
     (lambda model: linear_probe(model, "images"), OPEN, "training.embed(model, images)"),
     (lambda model: linear_probe("images", [0]), "'images'", "training.embed(model, images)"),
     (lambda model: knn(model, [0], [[0.0]]), OPEN, "training.embed(model, images)"),
-    (lambda model: embed(model, Table()), TABLE, "list(table['image'])"),
-    (lambda model: embed(model, {"image": [], "label": []}), TABLE, "list(table['image'])"),
     (lambda model: embed(model, IMAGES, output=3), "3", "output must be the path of a file"),
     (lambda model: model.predict(Table()), TABLE, "model.preprocess(paths of images)"),
     (lambda model: model(Table()), TABLE, "model.preprocess(paths of images)"),

@@ -60,13 +60,13 @@ def main():
     """Compute the logits in each environment, and print a table."""
     import vit_keras
     from benchmarks import environments
-    from vit_keras.training.data.folder import pictures_in
+    from vit_keras.training.data.folder import images_in
 
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("pictures", type=Path)
     parser.add_argument("--environments", type=Path, default=ROOT / ".venv-benchmarks")
     given = parser.parse_args()
-    held = np.load(given.pictures) if given.pictures.is_file() else {"image": pictures_in(given.pictures)}
+    held = np.load(given.pictures) if given.pictures.is_file() else {"image": images_in(given.pictures)}
     weights = str(vit_keras.checkpoints.fetch("Ti_16/augreg-imagenet21k+imagenet2012-224"))
     ours, exact = vit_keras.open_model(weights), vit_keras.open_model(weights, mlp_activation="gelu")
     pixels = ours.preprocess(held["image"])

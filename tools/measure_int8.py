@@ -24,10 +24,9 @@ sys.path.insert(0, str(ROOT))
 import vit_keras
 from benchmarks.exported import RUNTIMES, in_turns, noise
 from vit_keras import vit
-from vit_keras.export import FORMATS
+from vit_keras.export.formats import FORMATS, exported_files
 from vit_keras.export.running import Running
-from vit_keras.export.timing import files_of
-from vit_keras.training.data.folder import pictures_in
+from vit_keras.training.data.folder import images_in
 
 
 def litert(path):
@@ -64,7 +63,7 @@ def pictures_and_labels(folders):
     paths, labels = [], []
     for folder in folders:
         known = json.loads((folder / "labels.json").read_text()) if (folder / "labels.json").is_file() else {}
-        found = pictures_in(folder)
+        found = images_in(folder)
         paths += found
         labels += [known.get(Path(each).name, -1) for each in found]
     return paths, np.array(labels)
@@ -93,14 +92,14 @@ def main():
             files = {kind: Path(folder, f"{kind}{FORMATS[name].suffix}") for kind in ("float", "int8")}
             for kind, path in files.items():
                 options = {"quantize": "int8"} if kind == "int8" else {}
-                if options and FORMATS[name].calibrates:
+                if options and "calibration" in FORMATS[name].options:
                     options["calibration"] = arguments.calibration
                 vit_keras.export(model, path, preprocessing=False, check=False, **options)
-            megabytes = {k: sum(each.stat().st_size for each in files_of(path)) / 1e6 for k, path in files.items()}
+            sizes = {k: sum(each.stat().st_size for each in exported_files(path)) for k, path in files.items()}
             exact, found = (logits(name, path, inputs) for path in files.values())
             seconds = in_turns([TIMED[name](str(path)) for path in files.values()], arguments.rounds)
         same, right, before = found.argmax(1) == exact.argmax(1), found.argmax(1) == labels, exact.argmax(1) == labels
-        row = [f"`{name}`", f"{megabytes['int8']:.2f} ({megabytes['float']:.2f})", f"{same.mean():.1%}"]
+        row = [f"`{name}`", f"{sizes['int8'] / 1e6:.2f} ({sizes['float'] / 1e6:.2f})", f"{same.mean():.1%}"]
         row += [f"{np.linalg.norm(found - exact) / np.linalg.norm(exact):.3f}"]
         if is_file and known.any():
             row += [f"{right[known].mean():.1%} ({before[known].mean():.1%})"]

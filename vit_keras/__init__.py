@@ -24,6 +24,7 @@ _SUBMODULES = (
 )
 _NAMES = {
     "average": "training.averaging",
+    "convert": "converting",
     "distribute": "backend.distribution",
     "feature_maps": "backbone",
     "from_checkpoint": "opening",

@@ -18,6 +18,7 @@ from .backbone import feature_maps as feature_maps
 from .backend.distribution import distribute as distribute
 from .checkpoints.saved_models import load_model as load_model
 from .checkpoints.writing import save_weights as save_weights
+from .converting import convert as convert
 from .opening import from_checkpoint as from_checkpoint
 from .opening import merge_tokens as merge_tokens
 from .opening import open_model as open_model

@@ -43,11 +43,11 @@ def module_page(module, names):
 
 def command_page():
     """Return the help of each command of the command line."""
-    from vit_keras.cli.parser import build_parser
+    from vit_keras.cli.parser import COMMANDS, build_parser
 
-    top = build_parser()
-    commands = next(action.choices for action in top._actions if isinstance(action.choices, dict))
-    blocks = [("vit-keras", top), *((f"vit-keras {name}", command) for name, command in commands.items())]
+    parser = build_parser(*COMMANDS)
+    commands = next(action.choices for action in parser._actions if isinstance(action.choices, dict))
+    blocks = [("vit-keras", parser), *((f"vit-keras {name}", command) for name, command in commands.items())]
     parts = [heading("Command line"), "What ``vit-keras COMMAND --help`` prints.\n"]
     for title, command in blocks:
         parts.append(f"{heading(title, '-')}\n.. code-block:: text\n\n{indented(command.format_help())}\n")

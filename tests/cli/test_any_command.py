@@ -132,8 +132,8 @@ def command_of(draw, place):
             *(classes if draw.random() < 0.2 else table),
             *("--model", model, f"--{name}", draw.choice(values)),
             *some(image_size=["native", "32", "33", "32x48", "any"], batch_size=["1", "64"], recipe=recipes),
-            *some(folds=["2", "who", "level"], metric=["accuracy", "map", "rmse"], balance=[True], seed=["3"]),
-            *some(balance_by=["prior"], no_probe=[True], calibrate=[True], errors=["raise"], set=sets),
+            *some(folds=["2", "who", "level"], metric=["accuracy", "map", "rmse"], seed=["3"]),
+            *some(balance=["prior", True], no_probe=[True], calibrate=[True], errors=["raise"], set=sets),
             *some(held_out=["0.1", "0.5"], group_column=["who"], weight_column=["weight"]),
         ]
 

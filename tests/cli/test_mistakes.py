@@ -9,17 +9,18 @@ import pytest
 from PIL import Image
 
 from vit_keras.cli import main
+from vit_keras.cli.parser import COMMANDS as NAMES
 from vit_keras.cli.parser import build_parser
 
 pytestmark = pytest.mark.any_backend
-PARSER = build_parser()
+PARSER = build_parser(*NAMES)
 COMMANDS = next(a for a in PARSER._actions if isinstance(a, argparse._SubParsersAction)).choices
 OPTIONS = [
     (command, option, action)
     for command, parser in COMMANDS.items()
     for action in parser._actions
     for option in action.option_strings
-    if option.startswith("--") and action.help != argparse.SUPPRESS
+    if option.startswith("--")
 ]
 
 
@@ -73,10 +74,11 @@ def test_a_misspelled_option_is_named_with_the_right_one(capsys):
         (["predict", "f", "-z"], "Unexpected argument: -z"),
         (["inspect", "a", "b"], "Unexpected argument: b"),
         (["predict", ""], "IMAGE: must not be empty"),
-        (["finetune", "", "-o", "a"], "DIR|TABLE: must not be empty"),
+        (["finetune", "", "-o", "a"], "FOLDER: must not be empty"),
         (["embed", "f", "-o", ""], "-o/--output: must not be empty"),
         (["evaluate", "m.keras", "f", "--image-size", "any"], "expected N for a square, HxW or native"),
-        (["finetune", "f", "--balance", "--balance-by", "prior"], "not allowed with argument --balance"),
+        (["finetune", "f", "--balance", "prio"], "Did you mean 'prior'?"),
+        (["predict", "f", "--json", "--csv"], "not allowed with argument --json"),
     ],
 )
 def test_options_of_other_programs_are_known_where_they_are_possible(arguments, message, capsys):
@@ -89,8 +91,8 @@ def test_a_value_of_another_type_is_an_error_that_names_the_option(capsys):
     for command, option, action in OPTIONS:
         if action.nargs == 0:
             continue
-        values = [] if action.type in (None, Path) and not action.choices else ["x!", "", "nan"]
-        values += ["-1"] * (getattr(action.type, "__name__", "") == "<lambda>")
+        of_a_form = getattr(action.type, "__name__", "") == "<lambda>" and action.metavar != "N|NAME"
+        values = [""] * (option != "--text") + ["x!", "nan"] * bool(action.choices or of_a_form) + ["-1"] * of_a_form
         for value in values:
             error = refused(capsys, [command, f"{option}={value}"])
             assert option in error

@@ -14,8 +14,8 @@ from PIL import Image
 from support import uncompiled
 
 from vit_keras import training, vit
+from vit_keras._internal.atomic import check_output
 from vit_keras.cli import main, predicting
-from vit_keras.cli.pictures import check_output
 from vit_keras.opening import open_model
 
 pytestmark = pytest.mark.any_backend
@@ -147,7 +147,7 @@ def test_commands_that_draw_leave_damaged_images_out_unless_asked_otherwise(comm
 
 
 def test_a_model_among_the_images_is_refused_before_another_is_opened(model, capsys, monkeypatch):
-    monkeypatch.setattr(predicting, "open_with_options", lambda options: pytest.fail("a model is opened"))
+    monkeypatch.setattr(predicting, "opened", lambda **options: pytest.fail("a model is opened"))
     assert main(["predict", "one.png", model[1]]) == 1
     assert f"{model[1]} is a zip archive, not an image. A model has an option of its own" in capsys.readouterr().err
 

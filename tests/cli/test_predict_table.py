@@ -10,9 +10,8 @@ from PIL import Image
 from vit_keras import training, vit
 from vit_keras.anatomy import name_classes
 from vit_keras.build import build
-from vit_keras.cli import main, parser
-from vit_keras.cli.options import paths_of
-from vit_keras.training.data.columns import VALUES
+from vit_keras.cli import main
+from vit_keras.cli.loading import paths_of
 
 pd = pytest.importorskip("pandas")
 
@@ -121,11 +120,6 @@ def test_damaged_pictures_are_skipped_unless_asked_otherwise(contest, capsys):
     assert main([*ARGUMENTS, "--errors", "raise", "-o", "submission.csv"]) == 1
     assert "1 damaged" in capsys.readouterr().err
     assert not (contest / "submission.csv").exists()
-
-
-def test_the_choices_of_the_help_are_those_of_the_function():
-    options = parser.build_parser()._subparsers._group_actions[0].choices["predict-table"]._actions
-    assert {tuple(option.choices) for option in options if option.dest == "values"} == {VALUES}
 
 
 @pytest.mark.parametrize("task", ["single", "multi", "regression"])

@@ -5,6 +5,7 @@ import importlib
 import io
 import json
 import os
+import shlex
 import subprocess
 import sys
 
@@ -13,30 +14,10 @@ import pytest
 from support import ROOT
 
 import vit_keras
-from vit_keras import opening, training, visualize, vit
+from vit_keras import vit
 from vit_keras._internal.validate import KNOWN_ACTIVATIONS
-from vit_keras.cli import console, main, options, parser
-
-COMMANDS = (
-    "predict",
-    "attention",
-    "zero-shot",
-    "explore",
-    "finetune",
-    "evaluate",
-    "predict-table",
-    "average",
-    "embed",
-    "export",
-    "benchmark",
-    "serve",
-    "inspect",
-    "convert",
-    "download",
-    "models",
-    "cost",
-    "doctor",
-)
+from vit_keras.cli import console, main
+from vit_keras.cli.parser import COMMANDS, build_parser
 
 PROGRAM = """
 import io, json, sys, contextlib
@@ -47,7 +28,7 @@ heavy = {{"keras", "tensorflow", "jax", "torch", "matplotlib"}}
 found = {{}}
 for arguments in {commands!r}:
     out = io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out), contextlib.suppress(SystemExit):
         main(arguments)
     found[" ".join(arguments)] = len(out.getvalue()), sorted(heavy & set(sys.modules))
 print(json.dumps(found))
@@ -62,13 +43,14 @@ def run_in_a_new_process(*commands):
     return json.loads(result.stdout)
 
 
-def test_help_models_and_the_cost_of_a_published_size_import_no_keras():
+def test_help_mistakes_models_and_the_cost_of_a_published_size_import_no_keras():
     helps = [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)]
+    mistakes = [["pedict"], ["predict"], ["--hlp"], *([name, "--no-such-option"] for name in COMMANDS)]
     models = [["models"], ["models", "--all"], ["models", "dinov2", "--json"]]
-    found = run_in_a_new_process(*helps, *models, ["cost", "vit_h14"], ["cost", "vit-g14", "--json"])
-    assert len(found) == len(COMMANDS) + 7
+    found = run_in_a_new_process(*helps, *mistakes, *models, ["cost", "vit_h14"], ["cost", "vit-g14", "--json"])
+    assert len(found) == 2 * len(COMMANDS) + 10
     for command, (length, heavy) in found.items():
-        assert length > (100 if command.startswith(("models", "cost")) else 10) and not heavy, command
+        assert length > (50 if command.startswith(("models", "cost")) else 10) and not heavy, command
 
 
 def test_inspecting_a_file_with_stored_activations_imports_no_keras(tmp_path):
@@ -150,58 +132,22 @@ def test_a_standard_stream_may_be_missing(missing, monkeypatch, capsys):
     assert "No published" not in printed.out
 
 
-def test_names_in_the_parser_are_those_of_the_package():
-    assert options.DEFAULT_MODEL == opening.DEFAULT_MODEL
-    for style in options.STYLES:
-        assert style in visualize.attention_map.__doc__
+def test_every_example_can_be_parsed():
+    for name, command in COMMANDS.items():
+        arguments = [name, *shlex.split(command.example)]
+        assert build_parser(name).parse_args(arguments).run == command.function
+        shown = choices_of(build_parser(name))[name].format_help()
+        assert shown.rstrip().endswith(f"vit-keras {name} {command.example}".rstrip())
 
 
-def subparsers():
-    (commands,) = (a for a in parser.build_parser()._actions if isinstance(a, argparse._SubParsersAction))
-    return commands.choices
+def choices_of(parser):
+    return next(each for each in parser._actions if isinstance(each, argparse._SubParsersAction)).choices
 
 
-def test_every_command_has_a_function_and_an_example_that_can_be_parsed():
-    assert tuple(subparsers()) == COMMANDS
-    for name, command in subparsers().items():
-        run = command.get_default("run")
-        module, _, function = run.partition(".")
-        assert callable(getattr(importlib.import_module(f"vit_keras.cli.{module}"), function))
-        example = command.epilog.splitlines()[-1].replace("'", "").split()
-        assert example[:2] == ["vit-keras", name]
-        assert parser.build_parser().parse_args(example[1:]).run == run
-
-
-def test_every_option_is_described_and_names_its_default():
-    for name, command in subparsers().items():
-        for action in command._actions:
-            where = f"{name} {action.option_strings or action.dest}"
-            assert action.help, where
-            shown = action.help is not argparse.SUPPRESS and action.option_strings
-            switch = action.nargs == 0  # `--no-probe`: what it switches off is on without it
-            if shown and not switch and action.default not in (None, [], (), argparse.SUPPRESS):
-                default = f"{action.default:g}" if isinstance(action.default, float) else action.default
-                assert f"default: {default}" in action.help, where
-
-
-@pytest.mark.parametrize(
-    "arguments, old, new",
-    [
-        (["finetune", "train.csv"], ["--group", "x"], ["--group-column", "x"]),
-        (["finetune", "train.csv"], ["--weight", "x"], ["--weight-column", "x"]),
-        (["finetune", "train.csv"], ["--images", "x"], ["--images-dir", "x"]),
-        (["evaluate", "m.keras", "train.csv"], ["--images", "x"], ["--images-dir", "x"]),
-    ],
-)
-def test_options_of_earlier_versions_mean_the_same_and_are_not_shown(arguments, old, new):
-    parsed = [vars(parser.build_parser().parse_args([*arguments, *options])) for options in (old, new)]
-    assert parsed[0] == parsed[1]
-    assert old[0] not in subparsers()[arguments[0]].format_help().split()
-
-
-def test_a_recipe_and_a_method_that_are_in_the_help_exist():
-    assert {"finetune", "lp_ft", "lora", "vit"} <= set(training.RECIPES)
-    assert parser.build_parser().parse_args(["attention", "a.png", "-o", "b.png", "--method", "alti"]).method == "alti"
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_is_described(name):
+    for action in choices_of(build_parser(name))[name]._actions:
+        assert action.help and "`" not in action.help, action.option_strings or action.dest
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["-V"]])

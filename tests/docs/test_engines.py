@@ -1,4 +1,4 @@
-"""The examples for data that no single machine holds: engines whose workers die, and libraries that stream."""
+"""The examples for engines whose workers die, for serving engines, and for libraries that stream."""
 
 import importlib
 import io
@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 from support import ROOT
 
+import vit_keras
 from vit_keras import training, vit
 
 pytestmark = [pytest.mark.slow, pytest.mark.any_backend]
@@ -79,6 +80,64 @@ embed_with_spark.main(sys.argv[1], sys.argv[2], batch_size=4, embedder=Mortal)
 check(parquet.read_table(sys.argv[2]))
 """
 
+RAY_SERVE = """
+import json, os, signal, socket, sys, threading, time, urllib.error, urllib.request
+from pathlib import Path
+import ray
+from ray import serve
+import serve_with_ray
+from ask_server import form
+
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = free.getsockname()[1]
+ray.init(include_dashboard=False, num_cpus=4, object_store_memory=1 << 28)
+serve.start(http_options={"port": port})
+serve.run(serve_with_ray.app, route_prefix="/predict")
+image, answers, again = Path(sys.argv[1]).read_bytes(), [], []
+
+def ask(n):
+    body, headers = form(*((image, b"damaged") if n == 0 else (image,)))
+    body = body.replace(b'name="f"', b'name="file"')
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/predict", body, headers)
+    for _ in range(20):  # asked again: an answer changes nothing
+        try:
+            answers.append(json.loads(urllib.request.urlopen(request, timeout=60).read()))
+            return
+        except (OSError, urllib.error.HTTPError) as error:
+            again.append(error)
+            time.sleep(0.5)
+
+def replicas():
+    "The processes of this test's replicas, whose environment names its file."
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            ours = os.environ["MODEL"].encode() in (process / "environ").read_bytes()
+            if ours and (process / "cmdline").read_bytes().startswith(b"ray::ServeReplica"):
+                found.append(int(process.name))
+        except OSError:
+            pass
+    return found
+
+clients = [threading.Thread(target=lambda k=k: [ask(4 * n + k) for n in range(40)]) for k in range(4)]
+for client in clients:
+    client.start()
+while len(answers) < 20:
+    time.sleep(0.05)
+before = replicas()
+os.kill(before[0], signal.SIGKILL)
+for client in clients:
+    client.join()
+serve.shutdown()
+ray.shutdown()
+damaged = [answer.pop() for answer in answers if len(answer) == 2]
+assert len(before) == 2 and len(answers) == 160, (before, len(answers))
+assert len(damaged) == 1 and "error" in damaged[0]
+assert all(answer == answers[0] for answer in answers) and len(answers[0][0]) == 5, answers[0]
+print("none is lost;", len(again), "asked again")
+"""
+
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory):
@@ -104,6 +163,43 @@ def test_an_engine_gives_every_picture_once_and_the_bytes_of_one_process(package
         list(map(str, command)), cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=500
     )
     assert done.returncode == 0 and "the same bytes" in done.stdout, done.stdout + done.stderr[-3000:]
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc"), reason="finds the replicas in /proc")
+def test_ray_serve_loses_no_request_with_a_replica(pictures, tmp_path):
+    pytest.importorskip("ray.serve")
+    pytest.importorskip("onnxruntime")
+    vit_keras.export(vit_keras.open_model("vit_cifar10"), tmp_path / "model.onnx", check=False)
+    folders = map(str, (ROOT, ROOT / "examples", ROOT / "tests" / "goldens", os.environ.get("PYTHONPATH", "")))
+    own = {
+        "PYTHONPATH": os.pathsep.join(folders),
+        "MODEL": str(tmp_path / "model.onnx"),
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+    command = [sys.executable, "-c", RAY_SERVE, str(next(pictures.rglob("0*.jpg")))]
+    environment = {**os.environ, **own, "RAY_worker_niceness": "0", "RAY_AUTH_MODE": "disabled"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0 and "none is lost" in done.stdout, done.stdout + done.stderr[-3000:]
+
+
+def test_folders_for_serving_engines(pictures, tmp_path, monkeypatch):
+    """The engines themselves are not run: onnxruntime and TensorFlow, which compute in them, are."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    pytest.importorskip("tensorflow")
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    importlib.import_module("serve_with_engines").main("vit_cifar10", tmp_path)
+    files = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    saved = {name for name in files if name.startswith("tensorflow/vit/1/")}
+    one, other = "triton/vit/1/model.onnx", "openvino/vit/1/model.onnx"
+    assert files - saved == {one, other, "triton/vit/config.pbtxt", "triton/vit/labels.txt"}
+    assert "tensorflow/vit/1/saved_model.pb" in saved
+    assert (tmp_path / one).read_bytes() == (tmp_path / other).read_bytes()
+    session = onnxruntime.InferenceSession(tmp_path / one)
+    (probabilities,) = session.run(["probabilities"], {"images": np.zeros((2, 40, 50, 3), "uint8")})
+    labels = (tmp_path / "triton/vit/labels.txt").read_text().splitlines()
+    config = (tmp_path / "triton/vit/config.pbtxt").read_text()
+    assert probabilities.shape == (2, 10) and f"dims: [ {len(labels)} ]" in config and labels[3] == "cat"
 
 
 def write_shards(library, pictures, folder):

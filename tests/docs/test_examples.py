@@ -44,7 +44,7 @@ def example(monkeypatch, tmp_path, stand_in):
 def test_each_example_is_short():
     longer = {"quickstart": 60, "stream": 110, "two_machines": 125, "compare_backbones": 140, "train_cifar10": 200}
     longer["segment"] = 250  # two heads, a U-Net, and the pictures
-    assert len(EXAMPLES) == 14
+    assert len(EXAMPLES) == 16
     for name in EXAMPLES:
         lines = (ROOT / "examples" / f"{name}.py").read_text().splitlines()
         assert len(lines) < longer.get(name, 60), name

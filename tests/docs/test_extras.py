@@ -96,7 +96,7 @@ probe = training.linear_probe(np.random.default_rng(0).normal(size=(20, 4)), np.
 from urllib.request import urlopen
 from vit_keras.serve import running
 with running(folder / "model.onnx") as address:
-    assert urlopen(address + "/v2/health/ready").status == 200
+    assert urlopen(address + "/health").status == 200
 """,
     ("torch", "torch,table"): MODEL
     + FOLDER

@@ -24,7 +24,6 @@ DATA_FILES = {
     "checkpoints/timm_models.csv",
     "checkpoints/vit_cifar10.npz",
     "export/web.js",
-    "serve/openapi.json",
     "text/open_clip.txt",
     "training/evaluation/report.html",
     "visualize/explore/explorer.html",

@@ -18,7 +18,8 @@ from PIL import Image
 
 import vit_keras
 import vit_keras.export
-from vit_keras.export import FORMATS, Plan, find_format, other_backend, pictures, placing, report, runtimes, timing
+from vit_keras.export import FORMATS, Plan, find_format, formats, other_backend, report, runtimes, timing, writers
+from vit_keras.export.images import check_images, image_files, model_inputs, resized_images
 
 ON_TORCH = pytest.mark.only_on("torch", reason="only PyTorch writes it in this process")
 
@@ -55,51 +56,79 @@ def test_what_is_refused_before_anything_is_done(tmp_path, monkeypatch):
         vit_keras.export(None, tmp_path / "a.onnx", check=False)
 
 
+@pytest.mark.parametrize(
+    ("file", "options", "message"),
+    [
+        ("model", {"batch_size": 2}, "batch_size= is for the formats onnx, .*'saved_model'"),
+        ("a.xml", {"opset": 17}, "opset= is for the formats onnx. .*'openvino'"),
+        ("a.onnx", {"opset": 12}, "from 13 to 20. Received: 12"),
+        ("a.onnx", {"batch_size": 0}, "positive integer. Received: 0"),
+    ],
+)
+def test_shapes_and_operators_that_a_format_has_not(tmp_path, monkeypatch, file, options, message):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    with pytest.raises(ValueError, match=message):
+        vit_keras.export(tiny(), tmp_path / file, check=False, **options)
+
+
+def test_a_file_for_batches_of_one_size(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    (compared,) = vit_keras.export(tiny(), tmp_path / "a.onnx", batch_size=3, opset=17).comparisons
+    assert (compared.images, compared.same_class) == (9, 9)
+    file = onnx.load(tmp_path / "a.onnx")
+    (images,) = file.graph.input
+    assert [size.dim_value for size in images.type.tensor_type.shape.dim] == [3, 32, 32, 3]
+    assert file.opset_import[0].version == 17 and "Shape" not in {node.op_type for node in file.graph.node}
+    with pytest.raises(ValueError, match="batch_size=, takes images of one size"):
+        vit_keras.export(CASES["any pixels"](), tmp_path / "a.onnx", batch_size=3)
+
+
 def test_places(tmp_path):
     with pytest.raises(FileNotFoundError, match="no folder"):
-        placing.check_place(tmp_path / "nothing" / "a.onnx", "onnx")
+        formats.check_place(tmp_path / "nothing" / "a.onnx", "onnx")
     with pytest.raises(ValueError, match="is a folder"):
-        placing.check_place(tmp_path, "onnx")
+        formats.check_place(tmp_path, "onnx")
     other = tmp_path / "other"
     other.mkdir()
-    placing.check_place(other, "saved_model")  # it is empty
+    formats.check_place(other, "saved_model")  # it is empty
     (other / "thesis.txt").write_text("years of work")
     with pytest.raises(ValueError, match="exists and is not a SavedModel"):
-        placing.check_place(other, "saved_model")
+        formats.check_place(other, "saved_model")
     (other / "saved_model.pb").touch()
-    placing.check_place(other, "saved_model")
+    formats.check_place(other, "saved_model")
     for path in (".", ".."):
         with pytest.raises(ValueError, match="the file or the new folder"):
             vit_keras.export(tiny(), path, check=False)
-    assert placing.names(tmp_path / "A.ONNX", "onnx")[0] == "A.ONNX.data"
-    assert placing.names(tmp_path / "a.v1", "saved_model")[0] == "a.v1"
+    assert formats.names(tmp_path / "A.ONNX", "onnx")[0] == "A.ONNX.data"
+    assert formats.names(tmp_path / "a.v1", "saved_model")[0] == "a.v1"
 
 
 def test_drawn_pictures():
     plan = Plan.of(tiny())
-    drawn = pictures.check_pictures(plan, True)
+    drawn = check_images(plan, True)
     assert [each.shape for each in drawn[:4]] == [(32, 32, 3)] * 4
     assert any(each.shape[1] >= 4 * each.shape[0] for each in drawn)
-    assert all(np.array_equal(a, b) for a, b in zip(drawn, pictures.check_pictures(plan, True)))
-    own = pictures.pictures_of_own_size(plan, drawn)
+    assert all(np.array_equal(a, b) for a, b in zip(drawn, check_images(plan, True)))
+    own = resized_images(plan, drawn)
     np.testing.assert_array_equal(own[0][0], drawn[0])
-    for uint8, inputs in zip(own, pictures.model_inputs(plan, drawn)):
+    for uint8, inputs in zip(own, model_inputs(plan, drawn)):
         np.testing.assert_allclose(plan.preprocessing.normalize(uint8), inputs, atol=1e-6)
     with pytest.raises(ValueError, match="no images.*check=True"):
-        pictures.check_pictures(plan, [])
+        check_images(plan, [])
 
 
 def test_one_picture_and_what_is_none(tmp_path):
     plan, image = Plan.of(tiny()), np.zeros((40, 50, 3), "uint8")
     for one in (image, image[..., 0], Image.fromarray(image)):
-        assert len(pictures.check_pictures(plan, one)) == 1
-    assert len(pictures.check_pictures(plan, image[None].repeat(2, 0))) == 2
+        assert len(check_images(plan, one)) == 1
+    assert len(check_images(plan, image[None].repeat(2, 0))) == 2
     with io.BytesIO() as file:
         Image.fromarray(image).save(file, "PNG")
         for one in (file.getvalue(), file):
-            assert pictures.check_pictures(plan, one) == [one]
+            assert check_images(plan, one) == [one]
     with pytest.raises(TypeError, match="paths, arrays or a folder"):
-        pictures.check_pictures(plan, 3)
+        check_images(plan, 3)
 
 
 @pytest.mark.parametrize("check", [np.False_, 0])
@@ -110,18 +139,18 @@ def test_no_check_in_other_words(tmp_path, check):
 
 def test_pictures_of_four_channels():
     plan = Plan.of(tiny(channels=4))
-    assert len(pictures.check_pictures(plan, np.zeros((40, 50, 4), "uint8"))) == 1
-    assert pictures.check_pictures(plan, True)[0].shape == (32, 32, 4)
+    assert len(check_images(plan, np.zeros((40, 50, 4), "uint8"))) == 1
+    assert check_images(plan, True)[0].shape == (32, 32, 4)
     rgba = Image.new("RGBA", (9, 5))
     for wrong in (["rgba.png"], rgba, [np.zeros((40, 50, 3), "uint8")], [np.zeros((40, 50, 4), "float32")]):
         with pytest.raises(ValueError, match="4 channels. Pass uint8 arrays"):
-            pictures.check_pictures(plan, wrong)
+            check_images(plan, wrong)
 
 
 def test_pictures_of_a_folder_and_as_files(tmp_path):
     Image.new("RGB", (9, 5), "red").save(tmp_path / "b.png")
     (tmp_path / "labels.json").write_text("{}")
-    found = pictures.check_pictures(Plan.of(tiny()), tmp_path)
+    found = check_images(Plan.of(tiny()), tmp_path)
     assert [path.name for path in found] == ["b.png"]
     exif, image = Image.Exif(), Image.new("RGB", (9, 5), "red")
     exif[0x0112] = 6
@@ -130,8 +159,8 @@ def test_pictures_of_a_folder_and_as_files(tmp_path):
     for name, count in (("plain.bmp", 1), ("a.webp", 1), ("turned.png", 2), ("palette.bmp", 2), ("a.tif", 2)):
         if not (tmp_path / name).exists():
             image.save(tmp_path / name)
-        assert len(pictures.picture_files([tmp_path / name])) == count, name
-    files = pictures.picture_files([*found, np.zeros((4, 6, 3), "uint8")])
+        assert len(image_files([tmp_path / name])) == count, name
+    files = image_files([*found, np.zeros((4, 6, 3), "uint8")])
     assert [pixels.shape for _, pixels in files] == [(5, 9, 3), (4, 6, 3), (4, 6, 3)]
     assert [Image.open(io.BytesIO(data)).format for data, _ in files] == ["PNG", "PNG", "JPEG"]
 
@@ -238,17 +267,15 @@ def run_here(path, inputs):
 @pytest.mark.parametrize("name", ["half", "pixels", "nested", "merged"])
 def test_a_torch_program(tmp_path, name):
     pytest.importorskip("torch")
-    from vit_keras.export import torch_program
-
     model = CASES[name]()
     plan = Plan.of(model, labels=("a", "b", "c"))
     path = tmp_path / "model.pt2"
-    torch_program.write(plan, path)
+    writers.write_torch(plan, path)
     images = np.random.default_rng(1).integers(0, 256, (3, 32, 32, 3)).astype("uint8")
     answers, outputs = run_here(path, [images, images[:1]])
     assert (answers[0]["dtype"], answers[0]["shape"]) == ("uint8", [None, 32, 32, 3])
     assert answers[2]["seconds"] > 0
-    inputs = np.concatenate(pictures.model_inputs(plan, list(images)))
+    inputs = np.concatenate(model_inputs(plan, list(images)))
     (expected,) = report._expected(plan, [inputs[:1]])
     for output in plan.output_names:
         assert outputs[f"0/{output}"].shape[0] == 3
@@ -262,22 +289,18 @@ def test_a_torch_program(tmp_path, name):
 @ON_TORCH
 def test_a_file_of_one_size_needs_a_model_of_one_size(tmp_path):
     pytest.importorskip("torch")
-    from vit_keras.export import torch_program
-
-    with pytest.raises(ValueError, match=r"takes any\..*format saved_model, onnx, openvino or html\."):
-        torch_program.write(Plan.of(CASES["any pixels"]()), tmp_path / "model.pt2")
+    with pytest.raises(ValueError, match=r"takes any\..*format saved_model, onnx, openvino or html "):
+        writers.write_torch(Plan.of(CASES["any pixels"]()), tmp_path / "model.pt2")
     wrapped = keras.Sequential([CASES["any pixels"](), keras.layers.Dense(2)])  # resize returns the ViT alone
     with pytest.raises(ValueError, match=r"Build it around the ViT that .*resize"):
-        torch_program.write(Plan.of(wrapped), tmp_path / "model.pt2")
+        writers.write_torch(Plan.of(wrapped), tmp_path / "model.pt2")
 
 
 @ON_TORCH
 def test_a_failed_check_leaves_what_was_there(tmp_path, monkeypatch):
-    from vit_keras.export import torch_program
-
     path = tmp_path / "model.pt2"
     path.write_text("earlier")
-    monkeypatch.setattr(torch_program, "write", lambda plan, path: path.write_text("wrong") and [])
+    monkeypatch.setitem(writers.WRITERS, "torch", lambda plan, path: path.write_text("wrong") and [])
 
     def fail(*_):
         raise ValueError("other numbers")
@@ -315,7 +338,7 @@ def test_timing_takes_turns(tmp_path, monkeypatch):
     monkeypatch.setattr(timing, "Running", Pretended)
     for name in ("a.onnx", "a.pt2"):
         (tmp_path / name).write_bytes(b"12345")
-    comparison = {"difference": 1e-6, "same_class": 3, "pictures": 4}
+    comparison = {"difference": 1e-6, "same_class": 3, "images": 4}
     (tmp_path / "a.onnx.report.json").write_text(json.dumps({"comparisons": [comparison]}))
     rows = timing.benchmark([tmp_path / "a.onnx", tmp_path / "a.pt2"], batch_size=4, rounds=2)
     assert [(row.format, row.milliseconds, row.bytes) for row in rows] == [("torch", 1.0, 5), ("onnx", 2.0, 5)]

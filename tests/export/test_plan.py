@@ -65,7 +65,7 @@ def test_features_and_two_heads(images):
 def test_a_file_takes_any_number_of_images_whatever_the_model_took(images):
     model = keras.Model(image := keras.Input(batch_shape=(2, 32, 32, 3)), tiny()(image))
     plan = Plan.of(model, preprocessing=False)
-    assert plan.input_of() == ((None, 32, 32, 3), "float32")
+    assert plan.file_input() == ((None, 32, 32, 3), "float32")
     assert run(plan, images)["logits"].shape == (3, 3)
 
 
@@ -137,9 +137,9 @@ def test_what_is_compiled_around_a_model_is_there_again_after_float32(images):
 
 def test_pictures_and_sizes():
     plan = Plan.of(tiny())
-    assert (plan.image_size, plan.picture_shape) == ((32, 32), (None, None, None, 3))
+    assert (plan.image_size, plan.image_shape) == ((32, 32), (None, None, None, 3))
     assert Plan.of(tiny(), preprocessing=False).preprocessing is None
-    assert Plan.of(tiny(channels=1)).picture_shape == (None, None, None, 3)
+    assert Plan.of(tiny(channels=1)).image_shape == (None, None, None, 3)
     assert Plan.of(tiny(image_size=None, position_grid=(2, 2)), preprocessing=False).image_size is None
     served = keras.Sequential([keras.Input((None, None, 3)), vit.preprocessing(tiny()), tiny()])
     plan = Plan.of(served)
@@ -199,7 +199,7 @@ def test_what_is_refused():
     with pytest.raises(ValueError, match=r"\(3, 32, 32\).*channels first"):
         Plan.of(keras.Model(first, tiny()(keras.layers.Permute((2, 3, 1))(first))))
     series = vit.build_model((1, 64), (1, 8), 1, 16, 2, "series", 32, classes=3, channels=12)
-    assert Plan.of(series).picture_shape[3] == 12
+    assert Plan.of(series).image_shape[3] == 12
     open_ = keras.Input((32, 32, None))
     with pytest.raises(ValueError, match="any number of channels"):
         Plan.of(keras.Model(open_, tiny()(ops.repeat(ops.mean(open_, -1, keepdims=True), 3, -1))))

@@ -33,7 +33,7 @@ def child(tmp_path, monkeypatch):
     return replace
 
 
-ABOUT = 'print(json.dumps({"version": "1", "dtype": "uint8", "shape": [], "alone": True, "notes": []}), flush=True)'
+ABOUT = 'print(json.dumps({"version": "1", "dtype": "uint8", "shape": [None], "alone": True, "notes": []}), flush=True)'
 START = 'print("oneDNN custom operations are on", file=sys.stderr, flush=True)'
 
 

@@ -4,7 +4,6 @@ import contextlib
 import http.client
 import io
 import json
-import re
 import socket
 import urllib.parse
 
@@ -23,13 +22,18 @@ def ask(address, path, body=None, headers=None, method=None):
     return response.status, response.headers, json.loads(content) if is_json else content
 
 
-def raw(address, data, *, end=False):
+def form(*files):
+    """Return the body and the headers of a form with files."""
+    part = b'--x\r\nContent-Disposition: form-data; name="f"; filename="f"\r\nContent-Type: image/png\r\n\r\n%b\r\n'
+    body = b"".join(part % file for file in files) + b"--x--\r\n"
+    return body, {"Content-Type": "multipart/form-data; boundary=x"}
+
+
+def raw(address, data):
     """Return all that the server sends back for bytes, until it closes the connection."""
     parts = urllib.parse.urlsplit(address)
     with socket.create_connection((parts.hostname, parts.port), timeout=20) as connection:
         connection.sendall(data)
-        if end:
-            connection.shutdown(socket.SHUT_WR)
         received = b""
         with contextlib.suppress(ConnectionResetError):
             while data := connection.recv(1 << 16):
@@ -45,8 +49,3 @@ def encoded(pixels, format="PNG", **options):
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, format, **options)
     return file.getvalue()
-
-
-def metric(address, name):
-    text = ask(address, "/metrics")[2].decode()
-    return sum(float(line.split()[-1]) for line in text.splitlines() if re.match(rf"{name}[{{ ]", line))

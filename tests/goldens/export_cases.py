@@ -61,6 +61,23 @@ CASES = {
     "any size": lambda: tiny(image_size=None, position_grid=(2, 2)),
 }
 """Functions that make the models, by name."""
+TOKENS = {"registers": (False, 2), "class": (True, 0), "none": (False, 0), "both": (True, 2)}
+POOLINGS = ("gap", "map", "all", None)
+POSITIONS = {
+    "rotary": {"position": None, "rope_theta": 100.0},
+    "learned": {},
+    "sines": {"position": "sincos2d"},
+    "rotary too": {"rope_theta": 100.0},
+}
+
+
+def arranged(tokens, pooling, positions):
+    """A model with some tokens before the patches, a way to pool and a kind of positions."""
+    class_token, registers = TOKENS[tokens]
+    options = {"class_token": class_token, "registers": registers, "include_top": pooling is not None}
+    return tiny(num_layers=1, pooling=pooling, **options, **POSITIONS[positions])
+
+
 OFTEN = ("nested", "rope", "half", "any size")
 """Those that are tried in every format whenever the slow tests run."""
 

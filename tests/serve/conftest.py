@@ -1,4 +1,4 @@
-"""A tiny exported model, and the command that serves it."""
+"""A tiny exported file, and the command that serves it."""
 
 import os
 import re
@@ -19,11 +19,11 @@ def tiny(tmp_path_factory):
 
 @pytest.fixture
 def command():
-    """Start `vit-keras serve` in a process without a backend: `command(path, *options)` returns it and the address."""
+    """Start `vit-keras serve` in a process: `command(path, *options)` returns it and the address."""
     processes, pipes = [], {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 
-    def start(path, *options):
-        environment = {**os.environ, "KERAS_BACKEND": "none", "PYTHONPATH": str(ROOT)}
+    def start(path, *options, backend="none"):
+        environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT)}
         arguments = [sys.executable, "-m", "vit_keras", "serve", str(path), "--port", "0", *options]
         process = subprocess.Popen(arguments, env=environment, **pipes)
         processes.append(process)

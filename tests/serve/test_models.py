@@ -1,4 +1,4 @@
-"""A model that is no ONNX file: it is exported first, and the server says what the model says."""
+"""A model that is not an exported file: it is exported first, and the server says what the model says."""
 
 import keras
 import numpy as np
@@ -151,17 +151,3 @@ def test_small_probabilities_are_told_apart():
 def test_a_name_of_digits_is_kept():
     with serve.running(vit.build_model(32, 16, 1, 16, 2, "1.10", 32, classes=3)) as address:
         assert ask(address, "/predict", encoded(random_picture(50, 70)))[2]["model"] == "1.10"
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"wokers": 2}, TypeError, "'wokers'.*'workers'"),
-        ({"port": "0"}, ValueError, "port must be an integer"),
-        ({"port": 70_000}, ValueError, "port must be from 0 to 65535"),
-        ({"proxies": "10.0.0.7"}, ValueError, r"proxies .*\['10.0.0.7'\]"),
-    ],
-)
-def test_a_wrong_option_is_named(options, error, message):
-    with pytest.raises(error, match=message), serve.running("model.onnx", **options):
-        pass

@@ -176,7 +176,7 @@ def test_links_to_folders_are_followed_once(folder, tmp_path):
     (links / "all").symlink_to(links)  # not a class
     data = image_folder(links, SIZE)
     assert data.class_names == ("ant", "bee") and data.counts.tolist() == [7, 9]
-    assert len(listing.pictures_in(links)) == 16
+    assert len(listing.images_in(links)) == 16
 
 
 def test_an_augmentation_touches_the_training_set_alone(folder):
@@ -720,14 +720,14 @@ def test_a_dataloader_is_checked(model):
 @pytest.mark.parametrize("hidden", [".git", ".ipynb_checkpoints", "__MACOSX"])
 @pytest.mark.parametrize("place", [".", "ant", "ant/more"])
 def test_hidden_folders_are_skipped(hidden, place, folder):
-    before = listing.pictures_in(folder)
+    before = listing.images_in(folder)
     save(folder / place / hidden / "deep" / "x.png", np.random.default_rng(0))
-    assert listing.pictures_in(folder) == before
-    assert listing.pictures_in(folder / place / hidden)  # the given folder itself may be hidden
+    assert listing.images_in(folder) == before
+    assert listing.images_in(folder / place / hidden)  # the given folder itself may be hidden
 
 
 def test_hidden_files_are_skipped_and_no_others(folder):
     for name in ("._0.png", ".x.png", "__0.png"):
         save(folder / "ant" / name, np.random.default_rng(0))
-    found = {path.name for path in listing.pictures_in(folder / "ant")}
+    found = {path.name for path in listing.images_in(folder / "ant")}
     assert "__0.png" in found and not {"._0.png", ".x.png"} & found

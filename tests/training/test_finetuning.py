@@ -26,7 +26,7 @@ from vit_keras.training.data.augment import Augmentation
 from vit_keras.training.data.dataset import ImageFolder, image_folder
 from vit_keras.training.data.folder import split
 from vit_keras.training.embeddings import embed, ridge_probe
-from vit_keras.training.evaluation import evaluate, pictures_of_mistakes
+from vit_keras.training.evaluation import evaluate, images_of_mistakes
 from vit_keras.training.finetuning import finetune
 from vit_keras.training.finetuning import request as requesting
 from vit_keras.training.finetuning import run as running
@@ -143,14 +143,14 @@ def test_a_damaged_picture_is_named_and_left_out(finished, photos):
 def test_mistakes_have_maps_only_of_a_model_with_attention(finished, photos):
     result, _ = finished
     seen = dataclasses.replace(result.evaluation, labels=(result.evaluation.labels + 1) % 3)
-    pictures = pictures_of_mistakes(result.model, seen, photos, 3)
+    pictures = images_of_mistakes(result.model, seen, photos, 3)
     assert [*pictures] == [*seen.mistakes()[:3]]
     for number, (picture, overlay) in pictures.items():
         assert picture.shape == overlay.shape and (picture != overlay).any()
         expected = visualize.attention_map(result.model, picture, target=int(seen.predictions[number]))
         np.testing.assert_allclose(overlay, expected, atol=2)  # one step of a colour, and its rounding
     plain = keras.Sequential([keras.Input((32, 32, 3)), keras.layers.Flatten(), keras.layers.Dense(3)])
-    assert all(overlay is None for _, overlay in pictures_of_mistakes(plain, seen, photos, 3).values())
+    assert all(overlay is None for _, overlay in images_of_mistakes(plain, seen, photos, 3).values())
 
 
 # --- a kill, and going on -----------------------------------------------------------------------------------------
@@ -265,6 +265,16 @@ def test_the_saved_model_has_learned_all_images_by_the_plan_that_was_measured(fi
     model.fit(data, epochs=3, callbacks=[*result.recipe.callbacks, *data.callbacks], verbose=0)
     for ours, theirs in zip(result.model.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.compiles_long
+def test_the_saved_model_has_the_temperature_of_the_one_that_had_not_seen_the_images(finished, photos, tmp_path):
+    result, _ = finished
+    calibrated = finetune(tiny(), photos, output=tmp_path / "run", calibrate=True, progress=False, **SETTINGS)
+    by = json.loads((calibrated.folder / "history.json").read_text("utf-8"))["temperature"]
+    ours, theirs = (each.model.get_layer("head").get_weights() for each in (calibrated, result))
+    for value, expected in zip(ours, theirs):
+        np.testing.assert_allclose(by * value, expected, rtol=1e-5, atol=1e-7)
 
 
 def test_the_report_says_how_many_images_each_model_has_learned(finished, photos, tmp_path):

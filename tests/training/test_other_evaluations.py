@@ -103,7 +103,7 @@ def test_what_is_said_of_numbers_and_levels():
 def test_the_report_shows_what_fits(found, texts, none):
     picture = np.zeros((8, 8, 3), "uint8")
     folds = (("Fold", "rmse"), [("0", "1.5")], "rmse: 1.5")
-    page = report(found, title="All", folds=folds, pictures={int(found.mistakes()[0]): (picture, None)})
+    page = report(found, title="All", folds=folds, images={int(found.mistakes()[0]): (picture, None)})
     assert all(text in page for text in (*texts, "<h2>Folds</h2>")) and not any(text in page for text in none)
     assert all(value in found._repr_html_() for value in found.figures.values())
     assert found.to_dict()["images"] == COUNT

@@ -35,7 +35,7 @@ def whole(seen=None, **options):
         "val_accuracy": [0.5, 0.75, 0.7],
         "val_loss": [1, 0.6, 0.7],
     }
-    given = {"history": history, "best_epoch": 1, "notes": ["Mind the gap."], "pictures": pictures}
+    given = {"history": history, "notes": ["Mind the gap."], "images": pictures}
     given |= {"command": "vit-keras finetune 'my photos'", "recipe": {"ema": None, "augmentation": {"flip": True}}}
     return report(seen, **{"title": "Fine-tuning", "subtitle": "of a ViT", **given, "facts": {"seed": 0}, **options})
 
@@ -140,7 +140,7 @@ def test_page_of_many_classes_has_no_matrix():
 def test_page_shows_a_curve_of_each_metric_and_the_calibration():
     rates = {"learning_rate": [3e-4, 2e-4]}
     for history, count in (({"loss": [1.2, 0.7], "val_loss": [1, 0.6]}, 1), ({"val_top_5": [0.7, 0.8], **rates}, 2)):
-        page = whole(evaluation(classes=4, count=90), history=history, best_epoch=None)
+        page = whole(evaluation(classes=4, count=90), history=history)
         training = page[page.index("<h2>Training</h2>") : page.index("</section>", page.index("<h2>Training</h2>"))]
         assert training.count("<svg") == count
         assert "The band is" not in training  # which is that of the accuracy
@@ -150,7 +150,7 @@ def test_page_shows_a_curve_of_each_metric_and_the_calibration():
 
 def test_page_of_values_that_are_none():
     history = {"loss": [1.0, float("nan"), 0.5], "val_accuracy": [float("inf")] * 3}
-    assert "<h2>Training</h2>" in whole(history=history, best_epoch=None)
+    assert "<h2>Training</h2>" in whole(history=history)
 
 
 def test_page_asks_for_nothing_and_runs_nothing_but_its_own():

@@ -103,7 +103,7 @@ def test_the_parts_that_an_error_suggests_are_possible(divide, counts):
         divide(data)
     said, least = str(raised.value), min(count for count in counts if count)
     assert f"has {least}" in said and "leave out" in said and "merge" in said
-    suggested = re.findall(r"folds=(\d+)|at least (0\.\d+)", said)
+    suggested = re.findall(r"folds=(\d+)|hold out (0\.\d+)", said)
     assert bool(suggested) == (least > 1)
     for folds, share in suggested:
         with warnings.catch_warnings():

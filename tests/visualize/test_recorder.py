@@ -11,7 +11,7 @@ import pytest
 from support import far_from_uniform, noise
 
 from vit_keras import layers, training, visualize, vit
-from vit_keras.training.evaluation import explained_pictures
+from vit_keras.training.evaluation import explained_images
 from vit_keras.visualize import forward_pass, gradients, plan
 
 BACKEND = keras.backend.backend()
@@ -197,7 +197,7 @@ def test_mistakes_of_a_model_of_any_size_are_explained_one_at_a_time(tmp_path):
     model, names = tiny(image_size=None, position_grid=(4, 6)), ["wide.png", "high.png"]
     for name, size in zip(names, [(16, 64), (48, 16)]):
         keras.utils.save_img(tmp_path / name, noise(*size, 3), scale=False)
-    found = explained_pictures(model, types.SimpleNamespace(paths=names), tmp_path, range(2))
+    found = explained_images(model, types.SimpleNamespace(paths=names), tmp_path, range(2))
     assert [overlay.shape for _, overlay in found.values()] == [(16, 64, 3), (48, 16, 3)]
 
 

@@ -9,17 +9,27 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from .validate import path_text
+from .validate import expanded, path_text
 
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None
 
-__all__ = ["check_writable", "complete", "delete_left", "naming", "of_the_disk", "put_together", "workspace"]
+__all__ = [
+    "check_not_read",
+    "check_output",
+    "check_writable",
+    "complete",
+    "delete_left",
+    "naming",
+    "of_the_disk",
+    "put_together",
+    "workspace",
+]
 
 _PREFIX = ".vit_keras-"
 _NAMES = ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EIO")
@@ -27,11 +37,12 @@ _OF_THE_DISK = {getattr(errno, name) for name in _NAMES if hasattr(errno, name)}
 
 
 @contextlib.contextmanager
-def complete(target: str | os.PathLike[str]) -> Iterator[Path]:
+def complete(target: str | os.PathLike[str], make_folder: bool = False) -> Iterator[Path]:
     """Write a file that appears at its path when the block ends, and not at all if the block raises.
 
     Args:
-        target: The file; its folder must exist.
+        target: The file.
+        make_folder: Whether to make its folder, which must exist otherwise.
 
     Yields:
         The path to write to: the same name, in a temporary folder beside the target (see `workspace`).
@@ -48,6 +59,8 @@ def complete(target: str | os.PathLike[str]) -> Iterator[Path]:
         8
     """
     target = Path(path_text(target, "The file to write", "a path"))
+    if make_folder:
+        target.parent.mkdir(parents=True, exist_ok=True)
     if not target.parent.is_dir():
         raise FileNotFoundError(f"There is no folder {target.parent} to write {target.name} to.")
     if target.is_dir():
@@ -116,6 +129,36 @@ def check_writable(folder: Path) -> None:
         raise NotADirectoryError(f"{nearest} is a file, not a folder. Choose another name for the output.")
     with workspace(nearest):
         pass
+
+
+def check_output(targets: Iterable[Path], sources: Iterable[str | os.PathLike[str]] = ()) -> None:
+    """Raise an error if an output is a folder, would replace a file that is read, or cannot be written."""
+    targets = [*targets]
+    for target in targets:
+        if target.is_dir():
+            raise ValueError(f"{target} is a folder. Pass the name of a file in it.")
+    check_not_read(targets, sources)
+    for folder in {target.parent for target in targets}:
+        check_writable(folder)
+
+
+def check_not_read(targets: Iterable[Path], sources: Iterable[str | os.PathLike[str]]) -> None:
+    """Raise `ValueError` if an output would replace a file that is read. Each file is looked up once."""
+    targets = [target for target in targets if target.exists()]
+    found = [source for source in map(expanded, sources) if source.exists()] if targets else []
+    read, in_pieces = {_identity(source) for source in found}, set()
+    for source in found:
+        if source.is_dir() or source.name.endswith(".json"):
+            in_pieces.add(_identity(source if source.is_dir() else source.parent))
+    for target in targets:
+        if _identity(target) in read or (in_pieces and _identity(target.parent) in in_pieces):
+            raise ValueError(f"{target} is an input too. Choose another name for the output.")
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    """Return a value that all names of a file share; see `os.path.samestat`."""
+    status = path.stat()
+    return status.st_dev, status.st_ino
 
 
 def put_together(source: Path, target: Path, names: Sequence[str]) -> None:

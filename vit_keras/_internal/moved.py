@@ -33,12 +33,10 @@ MOVED: dict[str, tuple[str, ...]] = {
     "sharded_files": ("checkpoints.orbax",),
     # --- training
     "training.augment": ("training.data.augment",),
-    "training.call": ("training.finetuning.call",),
     "training.charts": ("training.evaluation.charts",),
     "training.columns": ("training.data.columns",),
     "training.dataset": ("training.data.dataset",),
     "training.decoding": ("training.data.decoding",),
-    "training.job": ("training.finetuning.job",),
     "training.read_ahead": ("training.data.read_ahead",),
     "training.report": ("training.evaluation.report",),
     "training.results": ("training.finetuning.results",),

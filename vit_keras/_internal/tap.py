@@ -1,10 +1,10 @@
-"""Showing, and changing, what the layers compute while they compute it."""
+"""Inspect or replace the tensors inside of a model while it computes."""
 
 from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
@@ -12,14 +12,15 @@ import keras
 Visitor = Callable[[keras.layers.Layer, str, Any], Any]
 
 
-# What watches the layers at work, if anything does.
+# What sees the tensors inside of this package's layers, if anything does.
 _visitor: contextvars.ContextVar[Visitor | None] = contextvars.ContextVar("vit_keras_visitor", default=None)
+_watched: contextvars.ContextVar[bool] = contextvars.ContextVar("vit_keras_watched", default=False)
 # As many as there are taps in all threads: torch.compile stops at a context variable, which is not asked without a tap.
 _taps: list[None] = []
 
 
 @contextlib.contextmanager
-def tap(visitor: Visitor) -> Iterator[None]:
+def tap(visitor: Visitor, layers: Iterable[keras.layers.Layer] | None = None) -> Iterator[None]:
     """Show a function the tensors inside of this package's layers while they compute, and let it change them.
 
     It works however deep a layer sits in other models, needs no change to them, and costs nothing outside the `with`
@@ -36,6 +37,8 @@ def tap(visitor: Visitor) -> Iterator[None]:
               heads, tokens, tokens)`, the very tensor that multiplies the values; `"pooling"` in its place where other
               tokens ask (`AttentionPooling`);
             - of a `MeanToken`: `"tokens"`, its input.
+        layers: Any Keras layers, of which the visitor sees `"input"` and `"output"` and nothing else. Attention is
+            computed as outside of the block then.
 
     Example:
         >>> from vit_keras.layers import TransformerBlock
@@ -50,17 +53,38 @@ def tap(visitor: Visitor) -> Iterator[None]:
         attention (1, 2, 5, 5)
         output (1, 5, 8)
     """
-    token = _visitor.set(visitor)
+    tokens = _watched.set(True), _visitor.set(visitor if layers is None else _visitor.get())
     _taps.append(None)
+    try:
+        with contextlib.ExitStack() as stack:
+            for layer in layers or ():
+                stack.enter_context(_shown(layer, visitor))
+            yield
+    finally:
+        _taps.pop()
+        _watched.reset(tokens[0])
+        _visitor.reset(tokens[1])
+
+
+@contextlib.contextmanager
+def _shown(layer: keras.layers.Layer, visitor: Visitor) -> Iterator[None]:
+    """Let a visitor see, or replace, the input and the output of a layer."""
+    call, outer = layer.call, vars(layer).get("call")
+
+    def watched(inputs, *args, **kwargs):
+        return visitor(layer, "output", call(visitor(layer, "input", inputs), *args, **kwargs))
+
+    object.__setattr__(layer, "call", watched)
     try:
         yield
     finally:
-        _taps.pop()
-        _visitor.reset(token)
+        object.__delattr__(layer, "call")
+        if outer is not None:
+            object.__setattr__(layer, "call", outer)
 
 
 def is_tapped() -> bool:
-    """Return whether this runs inside a `tap`.
+    """Return whether a `tap` sees what is inside of layers here.
 
     Example:
         >>> with tap(lambda layer, name, tensor: tensor):
@@ -68,6 +92,11 @@ def is_tapped() -> bool:
         True
     """
     return bool(_taps) and _visitor.get() is not None
+
+
+def is_watched() -> bool:
+    """Return whether this runs inside any `tap`: a model must not compile its own call."""
+    return bool(_taps) and _watched.get()
 
 
 def visit(layer: Any, name: str, tensor: Any) -> Any:

@@ -18,6 +18,7 @@ from .inputs import (
 from .outputs import (
     NUMBERS,
     class_names,
+    find_class,
     lack_of_classes,
     last_activation,
     last_layer,
@@ -32,6 +33,7 @@ from .outputs import (
     sigmoid,
     softmax,
     task,
+    top_predictions,
 )
 from .parts import (
     HEAD,
@@ -67,6 +69,7 @@ __all__ = [
     "class_names",
     "dense_layers",
     "final_norm",
+    "find_class",
     "find_vit",
     "front",
     "has_attention",
@@ -104,4 +107,5 @@ __all__ = [
     "sigmoid",
     "softmax",
     "task",
+    "top_predictions",
 ]

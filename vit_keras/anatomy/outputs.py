@@ -323,6 +323,64 @@ def output_names(model: keras.Model) -> tuple[str, ...] | None:
     return labels.names(_owned(model, "labels")) if task(model) in NUMBERS else class_names(model)
 
 
+def find_class(model: keras.Model, name: str) -> int:
+    """Return the number of a class of a model.
+
+    Args:
+        model: The classifier.
+        name: The name of the class (see `vit_keras.labels.class_named`), or its number as text. A name wins over a
+            number.
+
+    Raises:
+        ValueError: The model is not a classifier, or has no class of this name or number.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> find_class(vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=1000), "tabby")
+        281
+    """
+    try:
+        return labels.class_named(name, class_names(model))
+    except ValueError:
+        if not name.isdecimal():
+            raise
+    if lack := lack_of_classes(model):
+        raise ValueError(f"The model {model.name!r} has no classes to choose from: {lack}.")
+    if int(name) >= model.output_shape[-1]:
+        raise ValueError(f"The model has the classes 0 to {model.output_shape[-1] - 1}. Received: {name}")
+    return int(name)
+
+
+def top_predictions(model: keras.Model, predictions: np.ndarray, top: int | None = 5) -> list[dict[str, Any]]:
+    """Return the most probable classes of an image, with their names.
+
+    Args:
+        model: The model.
+        predictions: `(n,)`, one row of what `predictions` returns.
+        top: Number of classes; `None`: all. A model that predicts numbers has all of them in their order.
+
+    Returns:
+        A dictionary for each class: `class`, its number; `name`, or `None` if it is not known; `probability`. For
+        numbers and levels it has `value` instead of `probability`. The name of a level is the nearest one.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+        >>> name_classes(tiny, ("cat", "dog"))
+        True
+        >>> top_predictions(tiny, np.array([0.25, 0.75]), top=1)
+        [{'class': 1, 'name': 'dog', 'probability': 0.75}]
+    """
+    known, kind = output_names(model), task(model)
+    measure = "value" if kind in NUMBERS else "probability"
+    order = range(len(predictions)) if kind in NUMBERS else (-predictions).argsort(kind="stable")[:top]
+    rows = []
+    for index in order:
+        name = known and known[levels(predictions[index], len(known)) if kind == "ordinal" else index]
+        rows.append({"class": int(index), "name": name, measure: float(f"{predictions[index]:.6g}")})
+    return rows
+
+
 NUMBERS = ("regression", "ordinal")
 """Tasks whose outputs are numbers, and not probabilities."""
 

@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from .._internal.tap import is_tapped
+from .._internal.tap import is_watched
 from .._internal.validate import positive_integer
 from ..labels import check_class_numbers
 from . import compiled, distribution, openvino, updates
@@ -49,7 +49,7 @@ class FastModel(Guarded, keras.Model):
             self._check_parameters()
             with through_keras() if self.run_eagerly else asked_once():
                 return super().call(inputs, training=training, mask=mask, **kwargs)
-        plain = mask is None and not kwargs and not self.run_eagerly and not is_tapped()
+        plain = mask is None and not kwargs and not self.run_eagerly and not is_watched()
         if plain and _outside_of_any_graph(inputs, training) and not _adds_losses(self):
             images = keras.ops.convert_to_tensor(inputs, dtype=self.inputs[0].dtype)
             training = bool(training)

@@ -80,8 +80,8 @@ PATCHES = (
         "test_keras_still_fixes_the_dtype_of_an_input",
     ),
     Patch(
-        "call of a head, or of a layer normalization",
-        "export.plan: object.__setattr__(layer, 'call', hear(layer))",
+        "call of a layer in a tap",
+        "_internal.tap: object.__setattr__(layer, 'call', watched)",
         _INSIDE_A_CALL,
         _NO_HOOKS,
         _HOOKS,

@@ -170,6 +170,12 @@ class Checkpoint:
         """The URL of the license text; `None` if it is unknown."""
         return LICENSES.get(self.license)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return all facts as plain JSON."""
+        fields = dataclasses.asdict(self) | {"options": dict(self.options)}
+        fields["preprocessing"] = self.preprocessing.to_dict()
+        return {name: getattr(self, name) for name in ("name", "megabytes", "task", "license_url")} | fields
+
     @property
     def sha256_prefix(self) -> str | None:
         """The first eight digits of the hash, from `sha256` or from a file name that follows torch.hub's rule."""

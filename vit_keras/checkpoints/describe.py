@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 
 from .._internal.bounds import patch_stride
-from .._internal.validate import expanded
 from ..config import ViTConfig
 from . import architecture, grids, registry
 from .download import cached_path
 from .families import FAMILIES, Family, family_named, keras_files, rules
-from .locate import by_filename
+from .locate import by_filename, find_file
 from .readers import Stored, open_weights
 from .weights import Weights
 
@@ -42,11 +41,12 @@ def describe(
     """Describe a weight file, without reading its arrays unless `values` is true.
 
     Args:
-        path: A file of any format that `readers.open_weights` reads, or a folder as Hugging Face writes it.
-        family: Name of its family (`families.FAMILIES`). `None`: detected from the names in the file.
-        key: Which of several state dicts in a PyTorch file.
-        names: Whether to list all arrays, with the weights that each becomes.
-        values: Whether to read all arrays and list those with infinite or undefined values as `not_finite`.
+        path: Weight file, Hugging Face folder, published name, factory or URL. What is not on this machine is not
+            downloaded.
+        family: Checkpoint family, such as `"timm"`; `None`: detected from the names of the arrays.
+        key: State dict to read if a PyTorch file has several, such as `"model_ema"`.
+        names: Whether to list all arrays, and the weight that each becomes.
+        values: Whether to read the arrays to look for infinite or undefined values. These are listed as `not_finite`.
 
     Returns:
         Plain JSON: `path`, `format`, `bytes`, `arrays`, `values`, `dtypes`, `family`, `published`. For a file of a
@@ -56,7 +56,7 @@ def describe(
         `ignored`, `unknown`. For any other file the `problem`, and the families that come `closest`.
 
     Raises:
-        FileNotFoundError: `path` does not exist.
+        FileNotFoundError: There is no such file, or it is published and not on this machine.
         ValueError: The file is damaged or has no weights, or `family` or `key` is unknown.
 
     Example:
@@ -65,7 +65,7 @@ def describe(
     """
     if family is not None:
         family_named(family)
-    path = expanded(path)
+    path = find_file(path)
     published = cached_as(path)
     try:
         weights = Weights(path, family=family, strict=False, key=key, published=published)

@@ -6,20 +6,23 @@ import difflib
 import functools
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-from .._internal.validate import did_you_mean, expanded, instance, path_text
+from .._internal.validate import did_you_mean, expanded, instance, one_of, path_text
 from . import registry, timm_models
 from .augreg import AUGREG_MODELS, BUCKET, find_augreg
 from .cache import cached_path, is_here
-from .checkpoint import HUB, PACKAGE, SUFFIXES, Checkpoint
+from .checkpoint import HUB, PACKAGE, SUFFIXES, TASKS, Checkpoint
 
 __all__ = [
     "available",
     "by_filename",
     "fetch",
     "find",
+    "find_all",
+    "find_file",
     "find_local",
     "is_local",
     "is_meant_as_path",
@@ -38,24 +41,32 @@ def available(
     name: str | None = None,
     license: str | None = None,
     labels: str | None = None,
+    task: str | None = None,
+    max_mb: float | None = None,
+    sort: str | None = None,
 ) -> list[Checkpoint]:
     """List the published checkpoints that can be loaded. AugReg's 52,268 files are found by `augreg.query_augreg`.
 
     Args:
-        variant: Only this architecture, by Google's name (`"B_16"`).
-        classes: Only those with a head of this many classes.
-        image_size: Only those trained (or fine-tuned) at this many pixels, one integer or `(height, width)`.
-        family: Only those with these names and layout, such as `"timm"` (`families.FAMILIES`).
-        source: Only those of this publisher, such as `"facebook"`.
-        name: Only those whose name matches this pattern; `*` matches anything.
-        license: Only those with this license, by its SPDX name.
-        labels: Only those with these classes, such as `"imagenet-1k"`.
+        variant: Architecture, by Google's name (`"B_16"`).
+        classes: Number of classes of the head.
+        image_size: Input size in pixels. One integer or `(height, width)`.
+        family: Checkpoint family, such as `"timm"`. A key of `families.FAMILIES`.
+        source: Publisher, such as `"facebook"`.
+        name: Pattern of the name; `*` matches anything.
+        license: License, such as `"MIT"`. The SPDX name, if it has one.
+        labels: List of classes, such as `"imagenet-1k"`.
+        task: Purpose of the file; `"features"`: without a head. One of `checkpoint.TASKS`.
+        max_mb: Maximum size of the file in MB.
+        sort: Order; `"name"`, `"top1"` with the best first, or another key of `SORTS` with the smallest first; `None`:
+            the order of the registry.
 
     Returns:
         A list of `Checkpoint`.
 
     Raises:
-        ValueError: There is no such variant, family, source, license or list of classes, or `image_size` is not a size.
+        ValueError: There is no such variant, family, source, license, list of classes, task or order, or `image_size`
+            is not a size.
 
     Example:
         >>> available(variant="Ti_16", image_size=384)[0].top1
@@ -78,7 +89,39 @@ def available(
         license=license,
         labels=labels,
     )
-    return [c for c in found if not _refusal(c)]
+    if task is not None:
+        one_of(task, "task", TASKS)
+    known = [c for c in found if not _refusal(c) and task in (None, c.task)]
+    found = [c for c in known if max_mb is None or (c.megabytes is not None and c.megabytes <= max_mb)]
+    return found if sort is None else sorted(sorted(found, key=_order), key=SORTS[one_of(sort, "sort", SORTS)])
+
+
+def _ascending(field: str) -> Callable[[Checkpoint], tuple[bool, float]]:
+    """Return a key that sorts by a number, with those that are not known last."""
+    return lambda checkpoint: (getattr(checkpoint, field) is None, getattr(checkpoint, field) or 0)
+
+
+SORTS: dict[str, Callable[[Checkpoint], Any]] = {
+    "name": lambda checkpoint: 0,  # as `_order` has sorted them
+    "top1": lambda checkpoint: -(checkpoint.top1 or 0),
+    "mb": _ascending("megabytes"),
+    "params": _ascending("parameters"),
+    "gmac": _ascending("macs"),
+    "px": _ascending("image_size"),
+}
+"""What `available` sorts by."""
+
+_SIZES = ("Ti", "S", "B", "L", "H")
+
+
+def _order(checkpoint: Checkpoint) -> tuple[Any, ...]:
+    """Return a key to sort by: the file in this package, Google's by size of the model, others by name and number."""
+    size, _, patch = (checkpoint.variant or "").partition("_")
+    place = _SIZES.index(size) if size in _SIZES else len(_SIZES)
+    parts = re.split(r"(\d+)", checkpoint.name)
+    numbers = [(int(part), "") if part.isdigit() else (0, part) for part in parts]
+    places = (checkpoint.source != "vit_keras", checkpoint.variant is None, place, int(patch) if patch.isdigit() else 0)
+    return *places, checkpoint.source != "google", numbers
 
 
 def recommended(variant: str) -> Checkpoint | None:
@@ -129,6 +172,41 @@ def find(weights: str | os.PathLike[str] | Checkpoint, variant: str | None = Non
         return found
     folder, _, stem = weights.removeprefix(BUCKET).rpartition("/")
     return find_augreg(stem.removesuffix(".npz")) if folder in ("", "augreg", *AUGREG_MODELS) else None
+
+
+def find_all(name: str) -> list[Checkpoint] | None:
+    """Return the published files of a name, a factory such as `vit_b16`, or a pattern; `None` for a URL."""
+    from ..variants import variant_of  # imports NumPy, which a list of names does not need
+
+    variant = variant_of(name)
+    if found := recommended(variant) if variant else find(name):
+        return [found]
+    if is_url(name):
+        return None
+    if several := available(name=name):
+        return several
+    close = available(variant=variant) if variant else available(name=f"*{name.strip('*')}*")  # without such a head
+    hint = f"Did you mean {', '.join(c.name for c in close[:3])}?" if close else "`vit-keras models --all` lists them."
+    raise ValueError(f"No published weights have the name {name}. {hint}")
+
+
+def find_file(name: str | os.PathLike[str]) -> Path:
+    """Return the file of a path, a published name, a factory or a URL; nothing is downloaded."""
+    from ..variants import variant_of
+
+    path, text = expanded(name), path_text(name)
+    if path.exists():
+        return path
+    variant = variant_of(text)
+    checkpoint = recommended(variant) if variant else find(text)
+    if checkpoint is None and "://" in text and not is_url(text):
+        return fetch(text)  # says which addresses there are
+    if checkpoint is None and not is_url(text):
+        raise FileNotFoundError(f"There is no file at {path}, and no published weights of that name.")
+    if not (is_local(checkpoint) if checkpoint else os.path.isfile(cached_path(text))):  # never raises
+        shown, published = (checkpoint.name, "published and ") if checkpoint else (text, "")
+        raise FileNotFoundError(f"{shown} is {published}not here yet. Run: vit-keras download {shown}")
+    return fetch(checkpoint or text, progress=False)
 
 
 def by_filename(basename: str, bytes: int | None = None) -> Checkpoint | None:

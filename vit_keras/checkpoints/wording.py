@@ -13,7 +13,7 @@ from ..preprocess import Preprocessing
 from .checkpoint import megabytes
 from .locate import find
 
-__all__ = ["FORMATS", "megabytes", "sentences", "some"]
+__all__ = ["FORMATS", "becomes", "megabytes", "sentences", "some"]
 
 FORMATS = {
     "npz": "NumPy's .npz",
@@ -36,6 +36,20 @@ def sentences(report: Mapping[str, Any]) -> list[list[tuple[str, str]]]:
     else:
         groups.append(_failure_in_words(report))
     return [group for group in groups if group]
+
+
+def becomes(entry: Mapping[str, Any]) -> str:
+    """Return the canonical names of an array's content; those of several parts as `…/{query,key,value}/kernel`."""
+    names = [name.split("/") for name in entry["becomes"]]
+    if not names:
+        return f"({entry['status']})"
+    if len({len(parts) for parts in names}) > 1:
+        return ", ".join(map("/".join, names))
+    columns = [list(dict.fromkeys(parts)) for parts in zip(*names)]
+    return "/".join(
+        parts[0] if len(parts) == 1 else f"{{{','.join(parts)}}}" if len(parts) < 4 else f"{{{parts[0]},…,{parts[-1]}}}"
+        for parts in columns
+    )
 
 
 def some(names: Iterable[str], count: int = 3) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import io
 import os
 import shlex
@@ -11,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from .console import complain, quiet_imports, warnings_in_one_line
-from .parser import build_parser
+from .parser import COMMANDS, build_parser
 
 __all__ = ["main"]
 
@@ -35,12 +36,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
         sys.stdout.reconfigure(errors="backslashreplace")  # as standard error: its encoding may lack a character
     try:
-        options = build_parser().parse_args(arguments)
-        options.command = _as_typed(["vit-keras", *arguments])
+        command = [name for name in arguments[:1] if name in COMMANDS]
+        options = vars(build_parser(*command).parse_args(arguments))
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # standard error is for what we say
         with warnings_in_one_line(), quiet_imports():
-            name, _, function = options.run.partition(".")
-            return getattr(importlib.import_module(f".{name}", __name__), function)(options) or 0
+            module, _, name = options.pop("run").rpartition(".")
+            function = getattr(importlib.import_module(f"vit_keras.{module}"), name)
+            if "command" in inspect.signature(function).parameters:
+                options["command"] = _as_typed(["vit-keras", *arguments])
+            return function(**options) or 0
     except BrokenPipeError:  # the program that reads our output, such as `head`, has ended
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

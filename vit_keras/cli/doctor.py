@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib.metadata
 import os
@@ -30,8 +29,8 @@ _VARIABLES = ("KERAS_", "VIT_KERAS_", "CUDA_VISIBLE_DEVICES", "JAX_PLATFORMS", "
 """Beginnings of the names of environment variables that change results or speed. None of them holds a secret."""
 
 
-def doctor(options: argparse.Namespace) -> int:
-    """Print what this machine has, and what is wrong; return whether anything is."""
+def doctor() -> int:
+    """Describe this installation for a bug report, and find its faults."""
     print_pairs(_machine())
     print_pairs(_extras())
     problems = [*_conflicts(), *_try_keras(), *_unwritable()]

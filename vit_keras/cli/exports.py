@@ -1,53 +1,67 @@
-"""`export` and `benchmark`: files that run without this package."""
+"""`export`, `benchmark` and `serve`: files that run without this package."""
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from .._internal.atomic import check_writable
+from .._internal.atomic import check_not_read, check_writable
 from .._internal.plain_json import as_json
 from .._internal.validate import expanded
 from ..export import export as export_model
 from ..export import find_format
 from ..export.timing import benchmark as time_files
 from .console import print_pairs, print_table
-from .options import paths_of
+from .loading import files_of, opened, paths_of, taken
 
-__all__ = ["benchmark", "export"]
+__all__ = ["benchmark", "export", "serve"]
 
 
-def export(options: argparse.Namespace) -> None:
-    """Export a model, compare it with the file, and print the report."""
-    from .pictures import check_not_read, files_of, open_with_options
+def export(
+    model: str,
+    *,
+    output: str,
+    format: str | None = None,
+    raw: bool = False,
+    labels: str | None = None,
+    calibration: Sequence[str] = (),
+    check: Sequence[str] = (),
+    no_check: bool = False,
+    json: bool = False,
+    **options: Any,
+) -> None:
+    """Export a model to a file that runs without this package, and compare their outputs.
 
-    output = expanded(options.output)
-    find_format(output, options.format)
-    if options.no_check and options.check:
-        raise ValueError("--no-check and --check exclude each other. Remove one.")
-    check_not_read([output], [expanded(options.model)])
-    check_writable(output.parent)
-    check, calibration = (given and files_of(given) for given in (options.check, options.calibration))
-    labels = None if options.labels is None else _labels(expanded(options.labels))
-    model = open_with_options(options)
-    output.parent.mkdir(parents=True, exist_ok=True)
+    Args:
+        model: Saved model (.keras, .h5), factory such as vit_b16, published name, or weight file.
+        output: File to write: .onnx, .xml (OpenVINO), .tflite, .pt2 or .html, a page that computes; or the folder of a
+            SavedModel.
+        raw: Export without preprocessing: the file takes preprocessed floats instead of uint8 images.
+        labels: Text file with one class name per line; `None`: the model's own.
+        calibration: About thirty typical images, which make int8 files more accurate (ONNX, OpenVINO, pages); default:
+            none.
+        check: Images on which to compare the file with the model; default: generated images.
+        no_check: Do not compare the file with the model.
+        json: Print the report as JSON.
+    """
+    path = expanded(output)
+    find_format(path, format)
+    check_not_read([path], [model])
+    check_writable(path.parent)
+    images = files_of(check)
+    if calibration:
+        options["calibration"] = files_of(calibration)
+    if labels is not None:
+        options["labels"] = _labels(expanded(labels))
+    opening = taken(options)
+    found = opened(model, **opening)
+    path.parent.mkdir(parents=True, exist_ok=True)
     report = export_model(
-        model,
-        output,
-        options.format,
-        preprocessing=not options.raw,
-        labels=labels,
-        top=options.top,
-        quantize=options.quantize,
-        calibration=calibration,
-        attention=options.attention,
-        check=False if options.no_check else check or True,
+        found, path, format, preprocessing=not raw, check=False if no_check else images or True, **options
     )
-    if options.json:
-        print(report.to_json())
-    else:
-        print_pairs(report.pairs())
+    print(report.to_json()) if json else print_pairs(report.pairs())
 
 
 def _labels(path: Path) -> list[str]:
@@ -57,18 +71,22 @@ def _labels(path: Path) -> list[str]:
         raise ValueError(f"--labels {path} is not a text file in UTF-8: {error}.") from None
 
 
-def benchmark(options: argparse.Namespace) -> None:
-    """Time exported files in turns, and print a table, the fastest first."""
-    rows = time_files(paths_of(options.files), batch_size=options.batch_size, rounds=options.rounds)
-    if options.json:
+def benchmark(files: Sequence[str], *, json: bool = False, **options: Any) -> None:
+    """Compare the speed of exported files.
+
+    Args:
+        files: Exported file or folder.
+        json: Print the result as JSON.
+    """
+    rows = time_files(paths_of(files), **options)
+    if json:
         print(as_json([dataclasses.asdict(row) for row in rows], indent=2))
         return
     header = ("FILE", "MS/IMAGE", "LEAST", "MOST", "MB", "DIFFERENCE", "SAME CLASS", "RUNTIME")
     cells = [
         (
             row.path,
-            f"{row.milliseconds:.2f}",
-            *(f"{each:.2f}" for each in row.spread),
+            *(f"{each:.2f}" for each in (row.milliseconds, *row.spread)),
             f"{row.bytes / 1e6:.1f}",
             "-" if row.difference is None else f"{row.difference:.1e}",
             "-" if row.same_class is None else f"{row.same_class:.1%}",
@@ -78,3 +96,11 @@ def benchmark(options: argparse.Namespace) -> None:
     ]
     print_table(header, cells, "<>>>>>><")
     print("\nDIFFERENCE and SAME CLASS: from the model in Keras, according to the report next to the file.")
+
+
+def serve(model: str, **options: Any) -> None:
+    """Serve a model over HTTP, with a web page to try it."""
+    from ..serve import serve as serve_model
+
+    opening = taken(options)
+    serve_model(opened(model, **opening) if opening else model, **options)

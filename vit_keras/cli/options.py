@@ -1,87 +1,79 @@
-"""Values of options: what they may be, without importing Keras, and what they mean."""
+"""Turn an argument into an option of argparse, by its annotation and its documentation. Imports nothing heavy."""
 
 from __future__ import annotations
 
 import argparse
 import ast
 import contextlib
-import glob
+import importlib
 import json
 import math
-import os
 import re
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
-from .._internal.validate import expanded, one_of
-from ..visualize.methods import METHODS
+from .signatures import Argument
 
-__all__ = [
-    "DEFAULT_MODEL",
-    "SORTS",
-    "STYLES",
-    "TABLES",
-    "image_size",
-    "image_size_or_any",
-    "integer",
-    "loading",
-    "method",
-    "number",
-    "paths_of",
-    "setting",
-    "settings",
-]
+__all__ = ["Setting", "form_of", "help_of", "setting", "settings_of"]
 
-# Names from modules that import Keras, which takes seconds; a test compares them with their originals.
-DEFAULT_MODEL = "vit_ti16"
-STYLES = ("overlay", "paper", "vit_keras")
-
-SORTS = ("name", "top1", "mb", "params", "gmac", "px")
-"""The columns that `models` sorts by."""
-
-TABLES = {".csv": "csv", ".json": "array", ".jsonl": "json"}
-"""The suffixes of files of predictions, and the form of each."""
+Setting: TypeAlias = tuple[str, Any]
+"""`--set NAME=VALUE`."""
 
 
-def method(text: str) -> str:
-    """Return the name of a method of `attention_map`.
+def form_of(argument: Argument) -> dict[str, Any]:
+    """Return the arguments of `add_argument` that follow from an annotation: type, choices, number of values."""
+    words, default = set(re.findall(r"\w+", argument.annotation)), argument.default
+    name = argument.option.upper().replace("-", "_").rpartition("_")[2]
+    form: dict[str, Any] = {"metavar": name}
+    one_text = "str" in argument.annotation.split(" | ")
+    if "Sequence" in words or ("Iterable" in words and not one_text):
+        several = _OneOrSeveral if one_text else "extend"
+        form = {"metavar": name.removesuffix("S"), "nargs": "+", "action": several}
+    if argument.choices:
+        module, _, table = argument.choices.rpartition(".")
+        return {"choices": list(getattr(importlib.import_module(f"vit_keras.{module}"), table))}
+    if literal := re.search(r"Literal\[(.*?)\]", argument.annotation):
+        both = {"nargs": "?", "const": True} if "bool" in words else {}
+        return {"choices": ast.literal_eval(f"({literal[1]},)"), **both}
+    if "bool" in words:
+        switches = {False: "store_true", True: "store_false", None: argparse.BooleanOptionalAction}
+        return {"action": switches[default]}
+    for word, more in _FORMS.items():
+        if word in words:
+            return form | more
+    if "int" in words:
+        if "str" in words:
+            return form | {"metavar": "N|NAME", "type": lambda text: int(text) if text.isdecimal() else text}
+        return form | {"metavar": "N", "type": integer(min(1, default) if isinstance(default, int) else 1)}
+    return form
 
-    Raises:
-        argparse.ArgumentTypeError: The method is unknown.
 
-    Example:
-        >>> method("rollout")
-        'rollout'
-    """
-    try:
-        return one_of(text, "--method", METHODS)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+class _OneOrSeveral(argparse.Action):
+    """Keeps one text as a text, and several as a list."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        setattr(namespace, self.dest, values[0] if len(values) == 1 else values)
+
+
+def help_of(argument: Argument) -> str:
+    """Return the first sentence of the documentation of an argument, and its default."""
+    text = re.split(r"(?<=[^.A-Z])\. ", argument.text, maxsplit=1)[0].removesuffix(".")
+    text = re.sub(r" \(see [^)]*\)", "", text).removeprefix("Whether to ").replace("`None`:", "default:")
+    text = re.sub(r"`\"?(.*?)\"?`", r"\1", text)
+    text = text if text[1:2].isupper() else text[0].lower() + text[1:]
+    default = argument.default
+    if not (argument.required or "default: " in text or isinstance(default, bool) or default in (None, (), "")):
+        text += f"; default: {default:g}" if isinstance(default, float) else f"; default: {default}"
+    return text.replace("%", "%%")
 
 
 def integer(least: int = 1, most: float = math.inf) -> Callable[[str], int]:
-    """Return the type of an option: an integer in a range.
-
-    Raises:
-        argparse.ArgumentTypeError: By the type, if a text is another one.
-
-    Example:
-        >>> integer()("3")
-        3
-    """
+    """Return the type of an option: an integer in a range."""
     return lambda text: _in_range(text, int, "an integer", least, most)
 
 
 def number(least: float = 0.0, most: float = math.inf) -> Callable[[str], float]:
-    """Return the type of an option: a number in a range.
-
-    Raises:
-        argparse.ArgumentTypeError: By the type, if a text is another one.
-
-    Example:
-        >>> number(most=1)("0.2")
-        0.2
-    """
+    """Return the type of an option: a number in a range."""
     return lambda text: _in_range(text, float, "a number", least, most)
 
 
@@ -93,11 +85,8 @@ def _in_range(text: str, kind: Callable[[str], Any], words: str, least: float, m
     raise argparse.ArgumentTypeError(f"expected {words} {limits}. Received: {text!r}")
 
 
-def setting(text: str) -> tuple[str, Any]:
-    """Return the name and the value of `--set NAME=VALUE`; a value in JSON or Python is parsed, another is a text.
-
-    Raises:
-        argparse.ArgumentTypeError: The text has another form.
+def setting(text: str) -> Setting:
+    """Return the name and the value of `--set NAME=VALUE`, a value in JSON or Python, or else a text.
 
     Example:
         >>> setting("num-heads=6"), setting("activation=softmax")
@@ -116,68 +105,39 @@ def setting(text: str) -> tuple[str, Any]:
 def image_size(text: str) -> tuple[int, int] | str:
     """Return `(height, width)`; `"native"` stays.
 
-    Raises:
-        argparse.ArgumentTypeError: The text is not a size.
-
     Example:
         >>> image_size("224"), image_size("96x64"), image_size("native")
         ((224, 224), (96, 64), 'native')
     """
     if text == "native":
         return text
-    found = re.fullmatch(r"([1-9]\d{0,5})(?:[x×]([1-9]\d{0,5}))?", text)
-    if not found:
+    size = re.fullmatch(r"([1-9]\d{0,5})(?:[x×]([1-9]\d{0,5}))?", text)
+    if not size:
         raise argparse.ArgumentTypeError(f"expected N for a square, HxW or native. Received: {text!r}")
-    return int(found[1]), int(found[2] or found[1])
+    return int(size[1]), int(size[2] or size[1])
 
 
-def image_size_or_any(text: str) -> tuple[int, int] | str | None:
-    """Return what `image_size` does, and `None` for `any`.
-
-    Example:
-        >>> image_size_or_any("224"), image_size_or_any("any")
-        ((224, 224), None)
-    """
-    return None if text == "any" else image_size(text)
-
-
-def paths_of(names: Iterable[str]) -> list[str]:
-    """Return names, and for patterns such as `fold*/model.keras`, which not every shell expands, what they match.
-
-    A pattern that matches nothing stays, and so does a file whose name is one.
-
-    Example:
-        >>> paths_of(["vit_b16", "no_such_folder/*.jpg"])
-        ['vit_b16', 'no_such_folder/*.jpg']
-    """
-    found: list[str] = []
-    for name in names:
-        path = expanded(name)
-        found += [name] if os.path.exists(path) else sorted(glob.glob(os.fspath(path))) or [name]
-    return found
-
-
-def loading(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of `from_checkpoint`.
+def settings_of(set: Iterable[Setting] = (), **own: Any) -> dict[str, Any]:
+    """Return the settings of `--set`, and a command's own options.
 
     Raises:
-        ValueError: One is given both as an option and by `--set`.
+        ValueError: A setting is one of these options too, or has an option of another form.
     """
-    own = [name for name in ("family", "key", "image_size") if name in vars(options)]
-    return settings(options, own) | {name: getattr(options, name) for name in own}
-
-
-def settings(options: argparse.Namespace, own: Iterable[str]) -> dict[str, Any]:
-    """Return what `--set` sets.
-
-    Raises:
-        ValueError: It sets one of the command's own options, or what the command passes in another way.
-    """
-    found = dict(options.set)
-    for name in own:
-        if name in found:
-            raise ValueError(f"Use --{name.replace('_', '-')} instead of --set {name}=…")
-    for name in ("model", "weights", "tokenizer"):
-        if name in found:
+    settings = dict(set)
+    for name in settings:
+        if name in ("model", "weights", "tokenizer"):
             raise ValueError(f"--set cannot set {name!r}, which is not a field of a model.")
-    return found
+        if name in own:
+            raise ValueError(f"--{name.replace('_', '-')} and --set {name}=… exclude each other. Remove one.")
+    return settings | own
+
+
+_FORMS: dict[str, dict[str, Any]] = {
+    "ImageSize": {"metavar": "N|HxW|any", "type": lambda text: None if text == "any" else image_size(text)},
+    "Port": {"metavar": "N", "type": integer(0, 65535)},
+    "Setting": {"metavar": "NAME=VALUE", "type": setting, "nargs": None, "action": "append"},
+    "Share": {"metavar": "SHARE", "type": number(most=1)},
+    "tuple": {"metavar": "N|HxW", "type": image_size},
+    "float": {"metavar": "N", "type": number()},
+}
+"""By a word of an annotation. The names that are not types of Python are aliases."""

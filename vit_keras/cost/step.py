@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from .._internal.validate import one_of, positive_integer
 from .._internal.warn import warn_caller
@@ -91,15 +91,35 @@ class Cost:
         """Return all numbers as plain JSON."""
         return {**dataclasses.asdict(self), "image_size": list(self.image_size), "memory_bytes": self.memory_bytes}
 
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return headings and texts for print."""
+        shared = f" on {self.devices} devices ({self.strategy})" if self.devices > 1 else ""
+        images = f"{self.batch_size} image{'s' * (self.batch_size > 1)}{shared}"
+        parts = ("weight", "gradient", "optimizer", "activation") if self.training else ("weight", "activation")
+        sizes = {f"{part}s": getattr(self, f"{part}_bytes") for part in parts}
+        if self.update_bytes > self.activation_bytes:  # not at the same time
+            del sizes["activations"]
+            sizes["update of the weights"] = self.update_bytes
+        listed = ", ".join(f"{part} {with_prefix(size)}B" for part, size in sizes.items())
+        found = [
+            ("step", f"{'training' if self.training else 'prediction'}, {images}, {self.dtype}"),
+            ("parameters", f"{self.parameters:,}"),
+            ("tokens", f"{self.tokens} per image"),
+            ("operations", f"{with_prefix(self.flops)}FLOP, in products of matrices"),
+            ("memory", f"{with_prefix(self.memory_bytes)}B{' on each device' if shared else ''}"),
+            ("memory", listed.replace("optimizers", "optimizer")),
+        ]
+        return found + [("sends", f"{with_prefix(self.sent_bytes)}B from each device in a step")] * bool(shared)
+
 
 def cost(
     model: str | os.PathLike[str] | ViTConfig | keras.Model,
     *,
-    image_size: int | tuple[int, int] | None = None,
+    image_size: int | tuple[int, int] | str | None = "native",
     batch_size: int = 1,
     training: bool = False,
     devices: int = 1,
-    strategy: str = "data",
+    strategy: Literal["data", "fsdp", "tensor"] = "data",
     model_devices: int | None = None,
     dtype: str = "float32",
     optimizer: str = "adamw",
@@ -108,19 +128,19 @@ def cost(
     """Compute the cost of one step of a model, without building it.
 
     Args:
-        model: A factory's name (`"vit_b16"`; also `"vit_g14"`), a published name, a `ViTConfig`, a model, or anything
-            that `open_model` opens. With a model, only the `ViTConfig` of its ViT counts.
-        image_size: Pixels of the input, `(height, width)` or one integer; `None` for the size of the model.
-        batch_size: Images in a step, on all devices together, as in `fit`.
-        training: Whether the step trains. Otherwise, it predicts.
+        model: Factory such as `"vit_b16"` (or `"vit_g14"`), published name, weight file, or saved model (.keras, .h5).
+            A `ViTConfig` or an open model works too. With a model, only the `ViTConfig` of its ViT counts.
+        image_size: Input size in pixels; `"native"`: the model's own. `(height, width)`, or one integer for a square.
+        batch_size: Images in a step, on all devices together. It is the batch size of `fit`.
+        training: Whether to estimate a training step instead of a prediction.
         devices: Number of devices.
-        strategy: Strategy for sharing the work. With `"data"`, each holds the whole model and its part of the batch.
-            With `"fsdp"`, each holds only a part of every large variable and of its optimizer state. With `"tensor"`,
-            each holds some heads of each attention and some neurons of each MLP.
-        model_devices: With `"tensor"`, the number of devices that share a model. Groups of this size share the batch.
-            `None` for all devices.
-        dtype: Keras dtype policy, a key of `BYTES`.
-        optimizer: A key of `OPTIMIZERS`.
+        strategy: Strategy for sharing the work: each device holds the whole model (`"data"`), a part of every large
+            weight (`"fsdp"`), or some heads and neurons of each block (`"tensor"`). With `"data"` and `"fsdp"`, each
+            has its part of the batch. With `"fsdp"`, the optimizer state is shared too.
+        model_devices: Number of devices that share a model with the strategy `"tensor"`; `None`: all. Groups of this
+            size share the batch.
+        dtype: Precision. A dtype policy of Keras, a key of `BYTES`.
+        optimizer: Optimizer. A key of `OPTIMIZERS`.
         **options: Fields of `ViTConfig` to change, such as `remat=True` or `classes=10`.
 
     Returns:
@@ -140,7 +160,8 @@ def cost(
     known = config_of(model)
     grid = options.get("position_grid") or known.position_grid
     table = known.replace(position_grid=grid).position_grid  # a model for any size keeps it, whatever images it gets
-    config = known.replace(**({} if image_size is None else {"image_size": image_size}), **options)
+    size = {} if image_size in (None, "native") else {"image_size": image_size}
+    config = known.replace(**size, **options)
     batch_size, devices = positive_integer(batch_size, "batch_size"), positive_integer(devices, "devices")
     one_of(strategy, "strategy", STRATEGIES)
     one_of(optimizer, "optimizer", OPTIMIZERS)
@@ -181,6 +202,15 @@ def cost(
         activation_bytes=activations,
         sent_bytes=sent_by(config, weights, strategy, devices, share, training, images, BYTES[dtype]),
     )
+
+
+def with_prefix(number: float) -> str:
+    """Return a number with three digits and a prefix of the units, such as `"86.6 M"`."""
+    for prefix in ("", "k", "M", "G", "T"):
+        if abs(number) < 999.5:
+            return f"{number:.3g} {prefix}"
+        number /= 1000
+    return f"{number:.3g} P"
 
 
 def config_of(model: str | os.PathLike[str] | ViTConfig | keras.Model) -> ViTConfig:

@@ -10,10 +10,10 @@ import inspect
 import os
 import sys
 import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from .._internal.imports import attach
-from .formats import FORMATS, Format, find_format
+from .formats import FORMATS, Format, check_place, exported_files, find_format, names
 
 if TYPE_CHECKING:
     import keras
@@ -37,8 +37,10 @@ def export(
     preprocessing: bool = True,
     labels: Any = None,
     top: int = 5,
-    quantize: str | None = None,
+    quantize: Literal["int8", "float16"] | None = None,
     calibration: Any = None,
+    batch_size: int | None = None,
+    opset: int | None = None,
     attention: bool | None = None,
     check: Any = True,
 ) -> Report:
@@ -50,16 +52,21 @@ def export(
     Args:
         model: A ViT of this package, or a model with one inside, of one input and one output.
         path: The file, or the folder of a SavedModel. Files of an earlier export are replaced.
-        format: A name in `FORMATS`: `"saved_model"`, `"onnx"`, `"openvino"`, `"litert"`, `"torch"` or `"html"`, a
-            page that computes. `None`: by the ending of the path; a path without one is a SavedModel.
+        format: Format of the file; `None`: by its ending. A name in `FORMATS`: `"saved_model"`, `"onnx"`, `"openvino"`,
+            `"litert"`, `"torch"` or `"html"`, a page that computes. A path without an ending is a SavedModel.
         preprocessing: Whether the file takes uint8 images instead of the model's own input.
         labels: Names of the classes, or the name of a list of them. `None`: the model's own.
-        top: Number of most probable classes that the file returns, if the format returns classes.
-        quantize: `None`, or an option of the format (`FORMATS[format].quantize`).
+        top: Number of classes to return. The most probable ones, if the format returns classes.
+        quantize: Form of smaller weights: `"int8"` (ONNX, OpenVINO, LiteRT, pages) or `"float16"` (LiteRT); `None`:
+            float32. See `FORMATS[format].quantize`.
         calibration: About thirty typical images for `quantize="int8"` in ONNX and OpenVINO files, as paths, arrays or a
             folder. They show which channels are large, which makes the file more accurate at the same size and speed.
-        attention: Whether the file also returns the attention of every block. `None` means only a web page, which draws
-            it, if the model has attention and runs its ViT once.
+        batch_size: Number of images in every batch, for runtimes that need fixed shapes; `None`: batches of any size.
+            Images then have one size too: the model's own. Not for SavedModels and pages.
+        opset: Version of ONNX' operators, from 13 to 20, for runtimes that read no later one; `None`: 20. Only for ONNX
+            files.
+        attention: Whether to return the attention of every block too; `None`: only in a web page. The page draws it, if
+            the model has attention and runs its ViT once.
         check: Images for the comparison: `True` for generated ones; paths, arrays or a folder; `False` or `None` for no
             comparison. For other than 1 or 3 channels: uint8 arrays `(height, width, channels)`.
 
@@ -86,14 +93,13 @@ def export(
     from .._internal.atomic import naming, put_together, workspace
     from .._internal.validate import expanded, path_text
     from ..anatomy.parts import learner
-    from .calibration import calibrated
+    from .images import check_images
+    from .onnx.calibration import calibrated
     from .other_backend import write_in_its_backend
-    from .pictures import check_pictures
-    from .placing import check_place, names
     from .plan import Plan as Plan
     from .report import Report, compare, sha256
     from .running import RuntimeCrashed
-    from .timing import cpu, files_of
+    from .timing import cpu
 
     if isinstance(model, (str, os.PathLike)) and hasattr(path, "predict"):
         raise TypeError(f"The model comes first, then the file: export(model, {os.fspath(model)!r}).")
@@ -104,6 +110,10 @@ def export(
     if quantize is not None and quantize not in kind.quantize:
         offered = f"It offers {', '.join(map(repr, kind.quantize))}." if kind.quantize else "It offers none."
         raise ValueError(f"The format {name!r} has no quantize={quantize!r}. {offered}")
+    for option, value in (("batch_size", batch_size), ("calibration", calibration), ("opset", opset)):
+        if value is not None and option not in kind.options:
+            able = ", ".join(each for each, other in FORMATS.items() if option in other.options)
+            raise ValueError(f"{option}= is for the formats {able}. Received: the format {name!r}. Leave it out.")
     if isinstance(check, (int, np.bool_)) and check in (0, 1):
         check = bool(check)
     checked = check is not None and check is not False
@@ -116,10 +126,19 @@ def export(
     model = learner(model)
     if attention is None:
         attention = kind.shows_attention and anatomy.shows_attention(model)
-    plan = Plan.of(model, preprocessing=preprocessing, labels=labels, top=top, attention=attention, quantize=quantize)
-    pictures = check_pictures(plan, check) if checked else []
+    plan = Plan.of(
+        model,
+        preprocessing=preprocessing,
+        labels=labels,
+        top=top,
+        attention=attention,
+        quantize=quantize,
+        batch_size=batch_size,
+        opset=opset,
+    )
+    images = check_images(plan, check) if checked else []
     if calibration is not None:
-        plan = calibrated(plan, calibration, name)
+        plan = calibrated(plan, calibration)
     with naming(path), workspace(path.parent) as folder:
         part = folder / path.name
         notes = write_in_its_backend(plan, name, part)
@@ -127,14 +146,14 @@ def export(
         crash = None
         if checked:
             try:
-                fields = compare(plan, name, part, pictures)
+                fields = compare(plan, name, part, images)
             except RuntimeCrashed as error:
                 crash, fields = error, {"notes": (f"It was not checked. {error}",)}
         fields["notes"] = (*notes, *fields.get("notes", ()))
         report = Report(
             path=str(path),
             format=name,
-            bytes=sum(each.stat().st_size for each in files_of(part)),
+            bytes=sum(each.stat().st_size for each in exported_files(part)),
             sha256=sha256(part),
             cpu=cpu(),
             metadata=plan.metadata_json(),

@@ -1,16 +1,15 @@
 """Encoded images inside a TensorFlow graph, read as `vit_keras.preprocess.images.read` reads them: upright 8-bit RGB.
 
 The orientation in a JPEG's EXIF data is applied, transparency of a PNG is put on white, 16 bits become 8 by the same
-rules, gray becomes RGB, and of an animation the first frame is taken. Differences that remain: a JPEG can be one or two
-gray levels off (another version of the same decoder), CMYK and BMP with a palette are not converted, and the EXIF data
-of a PNG or WebP is not read.
+rules, and gray becomes RGB. Differences that remain: a JPEG can be one or two gray levels off (another version of the
+same decoder), CMYK and BMP with a palette are not converted, and the EXIF data of a PNG or WebP is not read.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["decode_picture"]
+__all__ = ["decode_image"]
 
 MAX_PIXELS = 50_000_000
 """Pixels of the largest image that is decoded: a PNG takes about 60 bytes for each."""
@@ -24,23 +23,13 @@ _EXIF_WITHIN = 1 << 16
 _ORIENTATION = 0x0112
 
 
-def decode_picture(data: Any) -> Any:
-    """Return the image that a file's bytes hold.
-
-    Returns:
-        uint8 `(height, width, 3)`. A file whose head tells more than `MAX_PIXELS` pixels, or a side of more than
-        `MAX_SIDE`, is an error of TensorFlow's (`InvalidArgumentError`) before anything is decoded.
-    """
+def decode_image(data: Any) -> Any:
+    """Return the uint8 `(height, width, 3)` of a file's bytes; too large an image is an `InvalidArgumentError`."""
     import tensorflow as tf
 
-    data = _of_bounded_size(data)
-
+    data = _bounded(data)
     pixels = tf.case(
-        [
-            (_starts_with(data, _JPEG), lambda: _jpeg(data)),
-            (_starts_with(data, _PNG), lambda: _png(data)),
-            (_starts_with(data, _GIF), lambda: tf.io.decode_gif(_first_frame(data))[0]),
-        ],
+        [(_starts_with(data, _JPEG), lambda: _jpeg(data)), (_starts_with(data, _PNG), lambda: _png(data))],
         default=lambda: _other(data),
         exclusive=True,
     )
@@ -53,8 +42,16 @@ def _starts_with(data, prefix):
     return tf.equal(tf.strings.substr(data, 0, len(prefix)), prefix)
 
 
-def _of_bounded_size(data):
-    """Return the bytes of a file, after a check of the size that its head tells."""
+def _required(condition, value, *message):
+    """Return a value; where a condition fails, the graph raises an error instead."""
+    import tensorflow as tf
+
+    with tf.control_dependencies([tf.debugging.Assert(condition, message)]):
+        return tf.nest.map_structure(tf.identity, value)
+
+
+def _bounded(data):
+    """Return the bytes of a file, after a check of its kind and of the size that its head tells."""
     import tensorflow as tf
 
     head = tf.cast(tf.io.decode_raw(tf.strings.substr(data, 0, 26), tf.uint8), tf.int64)
@@ -70,26 +67,22 @@ def _of_bounded_size(data):
         raw = tf.io.decode_raw(data, tf.uint8)
         scans = tf.math.count_nonzero(tf.equal(raw[:-1], 0xFF) & tf.equal(raw[1:], 0xDA))
         message = f"The image has too many scans: at most {MAX_DECODED:,} pixels are decoded in all."
-        with tf.control_dependencies([tf.debugging.Assert(width * height * scans <= MAX_DECODED, [message, scans])]):
-            return [tf.identity(width), height]
+        return _required(width * height * scans <= MAX_DECODED, [width, height], message, scans)
 
     width, height = tf.case(
         [
             (_starts_with(data, _JPEG), of_jpeg),
             (_starts_with(data, _PNG), lambda: size(16, 4, False)),
-            (_starts_with(data, _GIF), lambda: size(6, 2, True)),
-            (
-                _starts_with(data, _BMP),
-                lambda: [tf.minimum(n, (1 << 32) - n) for n in size(18, 4, True)],
-            ),  # negative: top row first
+            # A negative height: the top row is first.
+            (_starts_with(data, _BMP), lambda: [tf.minimum(n, (1 << 32) - n) for n in size(18, 4, True)]),
         ],
         default=lambda: [tf.constant(1, tf.int64)] * 2,  # no image, as the decoder will say
         exclusive=True,
     )
     allowed = (width <= MAX_SIDE) & (height <= MAX_SIDE) & (width * height <= MAX_PIXELS)
     message = f"The image has too many pixels: at most {MAX_PIXELS:,} are decoded, and {MAX_SIDE:,} on a side."
-    with tf.control_dependencies([tf.debugging.Assert(allowed, [message, width, height])]):
-        return tf.identity(data)
+    data = _required(~_starts_with(data, _GIF), data, "GIF images are not decoded. Send PNG or JPEG.")
+    return _required(allowed, data, message, width, height)
 
 
 def _jpeg(data):
@@ -147,49 +140,12 @@ def _png(data):
     return tf.cast(tf.floor(pixels[..., :3] * opacity + 255 * (1 - opacity) + 0.5), tf.uint8)
 
 
-def _first_frame(data):
-    """Return a GIF up to the end of its first frame: TensorFlow decodes all, and a few bytes can make gigabytes."""
-    import tensorflow as tf
-
-    raw = tf.cast(tf.io.decode_raw(data, tf.uint8), tf.int32)
-    block, extension, frame, end = range(4)
-
-    def byte(at):
-        return tf.gather(raw, tf.minimum(at, tf.size(raw) - 1))
-
-    def colors(flags):  # bytes of a table of them
-        return tf.where(flags >= 128, 3 * tf.bitwise.left_shift(2, flags % 8), 0)
-
-    def step(at, inside, pixels):
-        first, flags = byte(at), byte(at + 9)
-        is_frame, is_extension = tf.equal(first, 0x2C), tf.equal(first, 0x21)
-        skipped = tf.where(is_frame, 11 + colors(flags), tf.where(is_extension, 2, 0))
-        opened = tf.where(is_frame, frame, tf.where(is_extension, extension, end))
-        closed = tf.where(tf.equal(inside, frame), end, block)
-        within = tf.not_equal(inside, block)
-        then = tf.where(first > 0, inside, closed)  # its parts tell their lengths, the last is 0
-        width, height = (tf.cast(byte(at + n) + 256 * byte(at + n + 1), tf.int64) for n in (5, 7))
-        pixels = tf.where(~within & is_frame, width * height, pixels)
-        return at + tf.where(within, first + 1, skipped), tf.where(within, then, opened), pixels
-
-    def goes_on(at, inside, pixels):
-        return tf.not_equal(inside, end) & (at < tf.size(raw))
-
-    start = 13 + colors(byte(10))
-    none = tf.constant(0, tf.int64)
-    stop, _, pixels = tf.while_loop(goes_on, step, (start, tf.constant(block), none), parallel_iterations=1)
-    message = f"The image has too many pixels: its first frame has more than {MAX_PIXELS:,}."
-    with tf.control_dependencies([tf.debugging.Assert(pixels <= MAX_PIXELS, [message, pixels])]):
-        return tf.strings.join([tf.strings.substr(data, 0, stop), b";"])
-
-
 def _other(data):
     import tensorflow as tf
 
     pixels = tf.io.decode_image(data, expand_animations=False)
     size = tf.shape(pixels, tf.int64)
     message = f"The image has too many pixels: at most {MAX_PIXELS:,} are taken."  # a WebP has at most 268 million
-    with tf.control_dependencies([tf.debugging.Assert(size[0] * size[1] <= MAX_PIXELS, [message, size])]):
-        pixels = tf.identity(pixels)
+    pixels = _required(size[0] * size[1] <= MAX_PIXELS, pixels, message, size)
     gray = tf.equal(tf.shape(pixels)[-1], 1)
     return tf.cond(gray, lambda: tf.image.grayscale_to_rgb(pixels[..., :1]), lambda: pixels[..., :3])

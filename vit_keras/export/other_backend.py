@@ -17,6 +17,7 @@ from .. import anatomy
 from .formats import FORMATS
 from .plan import Plan
 from .running import ending
+from .writers import WRITERS
 
 __all__ = ["write_in_its_backend"]
 
@@ -27,7 +28,7 @@ def write_in_its_backend(plan: Plan, name: str, path: Path) -> list[str]:
     """Write a file of a format, here or in a process with the backend that the format needs."""
     backend = backend_for(name)
     if backend == keras.backend.backend() and not (name == "torch" and _computes_elsewhere()):
-        return importlib.import_module(f".{FORMATS[name].module}", __package__).write(plan, path)
+        return WRITERS[name](plan, path)
     with tempfile.TemporaryDirectory() as folder:
         _save(plan, name, path, Path(folder))
         environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -88,6 +89,8 @@ def _save(plan: Plan, name: str, path: Path, folder: Path) -> None:
         "attention": bool(plan.attention),
         "quantize": plan.quantize,
         "calibration": plan.calibration,
+        "batch_size": plan.input_shape[0],
+        "opset": plan.opset,
         "metadata": plan.metadata,
     }
     try:

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import hashlib
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from keras import ops
 
 from .. import __version__, anatomy, layers
 from .. import labels as known_labels
+from .._internal.tap import tap
 from .._internal.validate import positive_integer
 from ..backend import compiled
 from ..backend.keras_internals import INPUT_DTYPE, flat_layers
@@ -23,9 +24,9 @@ from ..checkpoints.describe import cached_as
 from ..checkpoints.locate import find
 from ..preprocess import Preprocessing
 from ..preprocess.layer import Preprocess
-from .formats import FORMATS
+from .formats import FORMATS, OPSETS
 
-__all__ = ["Plan", "in_float32", "listening"]
+__all__ = ["Plan", "in_float32"]
 
 Shape = tuple[int | None, int | None, int | None, int]
 """`(batch, height, width, channels)`, with `None` for open dimensions."""
@@ -37,8 +38,7 @@ class Plan:
 
     Attributes:
         model: The model.
-        input_shape: `(None, height, width, channels)` of the model's own input, a batch of any size; `None` for what is
-            open.
+        input_shape: `(batch, height, width, channels)` of the model's own input; `None` for what is open.
         preprocessing: What makes the model's input of an image; `None` where the file takes that input itself.
         kind: What the model returns: `"logits"`, `"probabilities"`, `"numbers"` or `"features"`; `"outputs"` where
             nothing tells.
@@ -49,6 +49,7 @@ class Plan:
         quantize: One of the format's `quantize`, or `None`.
         calibration: The largest magnitude of each channel of each layer normalization, by the layer's path
             (`calibration.largest_channels`); or `None`.
+        opset: The version of ONNX' operators.
         metadata: What else is known, as plain JSON: versions, source, license and hash of the weights.
 
     Example:
@@ -68,6 +69,7 @@ class Plan:
     attention: int = 0
     quantize: str | None = None
     calibration: Mapping[str, Sequence[float]] | None = None
+    opset: int = OPSETS[-1]
     metadata: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
@@ -81,6 +83,8 @@ class Plan:
         attention: bool = False,
         quantize: str | None = None,
         calibration: Mapping[str, Sequence[float]] | None = None,
+        batch_size: int | None = None,
+        opset: int | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> Plan:
         """Return the plan of exporting a model.
@@ -93,6 +97,8 @@ class Plan:
             attention: Whether the file returns the attention of every block.
             quantize: See the attributes.
             calibration: See the attributes.
+            batch_size: Number of images in a batch; `None` for batches of any size.
+            opset: See the attributes.
             metadata: Replaces the metadata that is collected here.
 
         Returns:
@@ -105,7 +111,7 @@ class Plan:
         Example:
             >>> from vit_keras import vit
             >>> plan = Plan.of(vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2), labels=("cat", "dog"))
-            >>> plan.kind, plan.output_names, plan.picture_shape
+            >>> plan.kind, plan.output_names, plan.image_shape
             ('logits', ('logits', 'probabilities', 'features'), (None, None, None, 3))
         """
         vit = anatomy.find_vit(model)
@@ -129,6 +135,10 @@ class Plan:
             kind = anatomy.output_kind(model) or "outputs"
         count = output[-1] if len(output) == 2 and kind in ("logits", "probabilities", "numbers") else None
         classes = None if kind == "numbers" else count
+        if batch_size is not None:
+            positive_integer(batch_size, "batch_size")
+        if opset is not None and opset not in OPSETS:
+            raise ValueError(f"opset must be an integer from {OPSETS[0]} to {OPSETS[-1]}. Received: {opset!r}")
         blocks = anatomy.blocks(vit)
         if attention and not anatomy.has_attention(model):
             raise ValueError(f"The model {model.name!r} has no attention to return. Pass attention=False.")
@@ -139,7 +149,7 @@ class Plan:
             )
         return cls(
             model=model,
-            input_shape=(None, height, width, channels),  # a batch of any size, whatever the model is used with
+            input_shape=(batch_size, height, width, channels),
             preprocessing=anatomy.preprocessing_of(model) if preprocessing else None,
             kind=kind,
             classes=classes,
@@ -148,6 +158,7 @@ class Plan:
             attention=len(blocks) if attention else 0,
             quantize=quantize,
             calibration=calibration,
+            opset=opset or OPSETS[-1],
             metadata=_metadata(model) if metadata is None else metadata,
         )
 
@@ -160,10 +171,10 @@ class Plan:
         return None if height is None or width is None else (height, width)
 
     @property
-    def picture_shape(self) -> Shape:
+    def image_shape(self) -> Shape:
         """The shape of uint8 images of any size, from which `preprocessing` makes the model's input."""
         channels = self.input_shape[3]
-        return (None, None, None, 3 if channels == 1 else channels)
+        return (self.input_shape[0], None, None, 3 if channels == 1 else channels)
 
     @property
     def fixed_size(self) -> tuple[int, int]:
@@ -177,10 +188,15 @@ class Plan:
             how = "Export" if whole else "Build it around the ViT that is returned by"
             *others, last = (name for name, each in FORMATS.items() if each.resizes)
             raise ValueError(
-                f"A file of this format takes images of one size, and the model {self.model.name!r} takes any. "
-                f"{how} vit_keras.resize(model, image_size), or choose the format {', '.join(others)} or {last}."
+                f"A file of this format, or with batch_size=, takes images of one size, and the model "
+                f"{self.model.name!r} takes any. {how} vit_keras.resize(model, image_size), or choose the format "
+                f"{', '.join(others)} or {last} without batch_size."
             )
         return self.image_size
+
+    def resizes(self, format: str) -> bool:
+        """Return whether a file of a format takes images of any size; one for batches of one size does not."""
+        return FORMATS[format].resizes and self.input_shape[0] is None
 
     def prepare(self, resize: bool = True) -> Callable[[Any], Any]:
         """Return what makes the model's input of a batch of what a file takes.
@@ -195,11 +211,10 @@ class Plan:
             return lambda inputs: inputs
         return Preprocess(self.preprocessing if resize else self.preprocessing.replace(image_size=None, crop=None))
 
-    def input_of(self, resize: bool = True) -> tuple[Shape, str]:
+    def file_input(self, resize: bool = True) -> tuple[Shape, str]:
         """Return shape and dtype of what `prepare(resize)` takes."""
-        if self.preprocessing is None:
-            return (self.input_shape if resize else (None, *self.fixed_size, self.input_shape[3])), "float32"
-        return (self.picture_shape if resize else (None, *self.fixed_size, self.picture_shape[3])), "uint8"
+        shape, dtype = (self.input_shape, "float32") if self.preprocessing is None else (self.image_shape, "uint8")
+        return (shape if resize else (shape[0], *self.fixed_size, shape[3])), dtype
 
     @property
     def output_names(self) -> tuple[str, ...]:
@@ -221,10 +236,12 @@ class Plan:
         vit, read = anatomy.find_vit(self.model), []
         heads = anatomy.heads(vit)
 
-        def note(layer, given, outputs):
-            read.append(given if heads else outputs)
+        def note(layer, name, tensor):
+            if name == ("input" if heads else "output"):
+                read.append(tensor)
+            return tensor
 
-        with in_float32(self.model), listening(self.model, heads or [vit], note), contextlib.ExitStack() as stack:
+        with in_float32(self.model), tap(note, heads or [vit]), contextlib.ExitStack() as stack:
             scores = stack.enter_context(layers.record_attention()) if self.attention else []
             result = self.model(inputs, training=False)
         found = {self.kind: result}
@@ -402,46 +419,3 @@ def in_float32(model: keras.Model) -> Iterator[None]:
                 layer.dtype_policy = policy
             for x, dtype in zip(inputs, dtypes):
                 object.__setattr__(x, INPUT_DTYPE, dtype)
-
-
-@contextlib.contextmanager
-def listening(
-    model: keras.Model, watched: Iterable[keras.Layer], note: Callable[[keras.Layer, Any, Any], None]
-) -> Iterator[None]:
-    """Call a function with each call of some layers of a model: the layer, its inputs, its outputs.
-
-    Inside, no model compiles itself: what is heard belongs to the graph, or to none, that the caller is in.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> model, heard = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2), []
-        >>> with listening(model, [model.get_layer("head")], lambda layer, inputs, outputs: heard.append(layer.name)):
-        ...     outputs = model(np.zeros((1, 32, 32, 3), "float32"))
-        >>> heard
-        ['head']
-    """
-    watched = list(watched)
-
-    def hear(layer):
-        call = layer.call
-
-        def heard(inputs, *args, **kwargs):
-            outputs = call(inputs, *args, **kwargs)
-            note(layer, inputs, outputs)
-            return outputs
-
-        return heard
-
-    models = [layer for layer in flat_layers(model) if isinstance(layer, keras.Model)]
-    eagerly = [each.run_eagerly for each in models]
-    for layer in watched:
-        object.__setattr__(layer, "call", hear(layer))
-    try:
-        for each in models:
-            each.run_eagerly = True
-        yield
-    finally:
-        for each, before in zip(models, eagerly):
-            each.run_eagerly = before
-        for layer in watched:
-            object.__delattr__(layer, "call")

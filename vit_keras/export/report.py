@@ -7,7 +7,6 @@ import dataclasses
 import hashlib
 import json
 import statistics
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,12 @@ from ..backend.keras_internals import no_gradients
 from ..backend.precision import full_precision
 from ..checkpoints.checkpoint import megabytes
 from ..preprocess.images import read
-from .formats import FORMATS
-from .pictures import model_inputs, picture_files, pictures_of_own_size, unresized
+from .formats import exported_files
+from .images import image_files, model_inputs, resized_images, unresized
 from .plan import Plan, in_float32
 from .running import Running
-from .timing import files_of
+from .runtimes import seconds
+from .timing import in_turns
 
 __all__ = ["Comparison", "Report", "compare", "sha256"]
 
@@ -49,7 +49,7 @@ class Comparison:
 
     Attributes:
         inputs: What went in: `"images"`, `"pixels"`, `"bytes"`.
-        pictures: Their number.
+        images: Their number.
         difference: The largest difference of any output; of one with values above 1, as a share of the largest.
         tolerance: What the difference may be; `None` for a quantized file.
         same_class: Number of images whose most probable class is the same; `None` if the model has fewer than two
@@ -57,7 +57,7 @@ class Comparison:
     """
 
     inputs: str
-    pictures: int
+    images: int
     difference: float
     tolerance: float | None
     same_class: int | None
@@ -68,15 +68,15 @@ class Comparison:
         if not np.isfinite(self.difference):
             return False
         if self.tolerance is None and self.same_class is not None:
-            return self.same_class >= max(1, min(QUANTIZED_AGREEMENT * self.pictures, self.pictures - 1))
+            return self.same_class >= max(1, min(QUANTIZED_AGREEMENT * self.images, self.images - 1))
         if self.tolerance is None:
             return self.difference <= QUANTIZED_TOLERANCE
-        same = self.same_class is None or self.same_class == self.pictures
+        same = self.same_class is None or self.same_class == self.images
         return same and self.difference <= self.tolerance
 
     def __str__(self) -> str:
         limit = "" if self.tolerance is None else f" (allowed: {self.tolerance:g})"
-        same = "" if self.same_class is None else f", same class {self.same_class} of {self.pictures}"
+        same = "" if self.same_class is None else f", same class {self.same_class} of {self.images}"
         return f"{self.inputs}: difference {self.difference:.1e}{limit}{same}"
 
 
@@ -140,14 +140,14 @@ class Report:
         return json.dumps(dataclasses.asdict(self), indent=1)
 
 
-def compare(plan: Plan, name: str, path: Path, pictures: Sequence[Any]) -> dict[str, Any]:
+def compare(plan: Plan, name: str, path: Path, images: Sequence[Any]) -> dict[str, Any]:
     """Run a file in a process of its own, compare its outputs with the model's, and return the fields of a `Report`."""
-    inputs = model_inputs(plan, pictures)
+    inputs = model_inputs(plan, images)
     expected = _expected(plan, inputs)
     with Running(name, path) as file:
         if not file.about["alone"]:
             raise ValueError(f"To run {path.name}, its runtime imported Keras or vit_keras.")
-        found = list(_comparisons(plan, name, file, pictures, inputs, expected))
+        found = list(_comparisons(plan, name, file, images, inputs, expected))
         wrong = [str(comparison) for comparison in found if not comparison.passes]
         if wrong:
             raise ValueError(
@@ -159,7 +159,7 @@ def compare(plan: Plan, name: str, path: Path, pictures: Sequence[Any]) -> dict[
                     else "It was deleted. Pass check=False to keep it."
                 )
             )
-        notes = _notes(plan, name, file, [_pixels(plan, each) for each in pictures], inputs, expected)
+        notes = _notes(plan, name, file, [_pixels(plan, each) for each in images], inputs, expected)
         return {
             "comparisons": tuple(found),
             "milliseconds": _milliseconds(plan, file, inputs[0]),
@@ -168,39 +168,39 @@ def compare(plan: Plan, name: str, path: Path, pictures: Sequence[Any]) -> dict[
         }
 
 
-def _comparisons(plan, name, file, pictures, inputs, expected) -> Iterable[Comparison]:
+def _comparisons(plan, name, file, images, inputs, expected) -> Iterable[Comparison]:
     def in_batches(given, *more, signature=None):
         groups = [*_parts([n for n, each in enumerate(given) if each.shape == given[0].shape]), *more]
         outputs = file.run([np.concatenate([given[n] for n in group]) for group in groups], signature)
         wanted = [_stack([expected[n] for n in group]) for group in groups]
         return _comparison(plan, signature or "images", outputs, wanted, _tolerance(plan, inputs[0]))
 
-    if plan.preprocessing is None or not FORMATS[name].resizes:
-        given = inputs if plan.preprocessing is None else pictures_of_own_size(plan, pictures)
+    if plan.preprocessing is None or not plan.resizes(name):
+        given = inputs if plan.preprocessing is None else resized_images(plan, images)
         yield in_batches(given, [0])  # and one image alone
         return
     if name == "saved_model":
         yield in_batches(inputs, signature="pixels")
-    pixels = [_pixels(plan, picture) for picture in pictures]
+    pixels = [_pixels(plan, image) for image in images]
     outputs = file.run([each[None] for each in pixels])
     for resized, tolerance in ((False, TOLERANCE), (True, RESIZED_TOLERANCE)):
         part = [n for n, each in enumerate(pixels) if _is_resized(plan, each) == resized]
         if part:
             what = "images that are resized" if resized else "images"
             yield _comparison(plan, what, [outputs[n] for n in part], [expected[n] for n in part], tolerance)
-    if name == "saved_model" and plan.picture_shape[3] == 3:
-        yield _of_bytes(plan, file, pictures)
+    if name == "saved_model" and plan.image_shape[3] == 3:
+        yield _of_bytes(plan, file, images)
 
 
-def _of_bytes(plan, file, pictures):
-    files = picture_files(pictures)
+def _of_bytes(plan, file, images):
+    files = image_files(images)
     wanted = _expected(plan, model_inputs(plan, [pixels for _, pixels in files]))
     outputs = file.run([np.array([base64.b64encode(data).decode()]) for data, _ in files], "bytes")
     return _comparison(plan, "bytes", outputs, wanted, BYTES_TOLERANCE)
 
 
-def _pixels(plan, picture):
-    return read(picture, None) if plan.picture_shape[3] == 3 else picture
+def _pixels(plan, image):
+    return read(image, None) if plan.image_shape[3] == 3 else image
 
 
 def _is_resized(plan, pixels) -> bool:
@@ -260,9 +260,9 @@ def _same_class(found, wanted, tolerance) -> int:
     return int((chosen >= wanted.max(axis=-1) - slack).sum())
 
 
-def _notes(plan, name, file, pictures, inputs, expected) -> tuple[str, ...]:
+def _notes(plan, name, file, images, inputs, expected) -> tuple[str, ...]:
     notes = list(file.about["notes"])
-    if plan.preprocessing is not None and not FORMATS[name].resizes:
+    if plan.preprocessing is not None and not plan.resizes(name):
         notes.append(f"Images are to be resized to {plan.image_size} before; normalization is inside.")
     dtypes = [dtype for dtype in plan.metadata.get("model_dtypes", ()) if dtype in ("float16", "bfloat16")]
     if dtypes:
@@ -270,7 +270,7 @@ def _notes(plan, name, file, pictures, inputs, expected) -> tuple[str, ...]:
             f"The model computes in {dtypes[0]}, the file in float32; it is compared with the model in float32."
         )
     if name == "openvino":
-        given = [pixels[None] for pixels in pictures] if plan.preprocessing is not None else inputs
+        given = [pixels[None] for pixels in images] if plan.preprocessing is not None else inputs
         other = _comparison(plan, "images", file.run(given, "default"), expected, TOLERANCE)
         notes.append(
             f"Checked in float32. In what OpenVINO chooses by itself here, the difference is {other.difference:.1e}."
@@ -279,25 +279,20 @@ def _notes(plan, name, file, pictures, inputs, expected) -> tuple[str, ...]:
 
 
 def _milliseconds(plan: Plan, file: Running, inputs: np.ndarray) -> dict[str, float]:
-    """Return the median time for one image of the file and of the model, taken in turns."""
-    shape = [size or fixed for size, fixed in zip(file.about["shape"], (1, *inputs.shape[1:]))]
-    file.run([np.zeros((1, *shape[1:]), file.about["dtype"])])
-    plan.model.predict_on_batch(inputs)
-    seconds: dict[str, list[float]] = {"file": [], "model": []}
-    for _ in range(5):
-        if sum(seconds["file"] + seconds["model"]) > _LONG_ENOUGH:
-            break
-        seconds["file"].append(file.time())
-        start = time.perf_counter()
-        plan.model.predict_on_batch(inputs)
-        seconds["model"].append(time.perf_counter() - start)
-    return {name: 1000 * statistics.median(values) for name, values in seconds.items()}
+    """Return the median time for one image of the file and of the model."""
+    shape = [size or fixed for size, fixed in zip(file.about["shape"], inputs.shape)]
+    batch = np.repeat(inputs, shape[0], axis=0)
+    file.run([np.zeros(shape, file.about["dtype"])])
+    plan.model.predict_on_batch(batch)
+    clocks = (file.time, lambda: seconds(plan.model.predict_on_batch, batch))
+    times = in_turns(clocks, rounds=5, most=_LONG_ENOUGH)
+    return {name: 1000 * statistics.median(each) / shape[0] for name, each in zip(("file", "model"), times)}
 
 
 def sha256(path: Path) -> str:
     """Return the hash of a file; for several files, the hash of their names and hashes."""
     hashes = []
-    for each in files_of(path):
+    for each in exported_files(path):
         digest = hashlib.sha256()
         with open(each, "rb") as file:
             while block := file.read(1 << 20):

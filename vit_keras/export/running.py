@@ -72,7 +72,9 @@ class Running:
         self._folder.cleanup()
 
     def run(self, inputs: Sequence[np.ndarray], signature: str | None = None) -> list[dict[str, np.ndarray]]:
-        """Return the outputs of the file for each of some inputs."""
+        """Return the outputs of the file for each of some inputs; a file for batches of one size gets such batches."""
+        if (size := self.about["shape"][0]) is not None and any(len(each) != size for each in inputs):
+            return [_joined(self.run(_batches(each, size), signature), len(each)) for each in inputs]
         given, taken = (os.path.join(self._folder.name, name) for name in ("inputs.npz", "outputs.npz"))
         arrays: dict[str, Any] = {f"{n:06}": np.asarray(array) for n, array in enumerate(inputs)}
         np.savez(given, **arrays)
@@ -107,6 +109,16 @@ class Running:
         if "error" in answer:
             raise ValueError(f"The runtime cannot run {Path(self.path).name}: {answer['error']}")
         return answer
+
+
+def _batches(rows: np.ndarray, size: int) -> list[np.ndarray]:
+    """Return rows in batches of one size, the last of which is filled up."""
+    filled = np.concatenate([rows, *[rows[-1:]] * (-len(rows) % size)])
+    return [filled[start : start + size] for start in range(0, len(filled), size)]
+
+
+def _joined(outputs: Sequence[dict[str, np.ndarray]], count: int) -> dict[str, np.ndarray]:
+    return {name: np.concatenate([each[name] for each in outputs])[:count] for name in outputs[0]}
 
 
 def ending(status: int) -> str:

@@ -226,10 +226,10 @@ RUNTIMES = {
 }
 
 
-def seconds(runtime: Any, inputs: Any, signature: str | None) -> Any:
-    """Return how long a runtime takes."""
+def seconds(run: Any, *arguments: Any) -> float:
+    """Return how long a call takes."""
     start = time.perf_counter()
-    runtime(inputs, signature)
+    run(*arguments)
     return time.perf_counter() - start
 
 

@@ -5,19 +5,20 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import platform
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from .._internal.validate import expanded, positive_integer
-from .formats import FORMATS, find_format
+from .formats import exported_files, find_format
 from .running import Running
 
-__all__ = ["Row", "benchmark", "cpu", "files_of"]
+__all__ = ["Row", "benchmark", "cpu", "in_turns"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,9 +56,9 @@ def benchmark(
     """Run exported files in turns, each in a process of its own with its own runtime, and time them.
 
     Args:
-        files: One or several files and folders that `export` wrote, or other ones with one input of images.
-        batch_size: Images in a batch.
-        rounds: How often each file runs.
+        files: Exported file or folder, or several. Files of other programs need one input of images.
+        batch_size: Images per batch.
+        rounds: Number of rounds, in each of which every file runs once.
         image_size: Pixels of the images, height = width, for files that take any size.
 
     Returns:
@@ -78,22 +79,18 @@ def benchmark(
         if not path.exists():
             raise FileNotFoundError(f"There is no file {path}.")
     names = ["saved_model" if path.is_dir() else find_format(path) for path in paths]
-    times: list[list[float]] = [[] for _ in paths]
     with contextlib.ExitStack() as stack:
         running = [stack.enter_context(Running(name, path)) for name, path in zip(names, paths)]
         for each in running:
-            each.run([_pictures(each.about, batch_size, image_size)])
-        for number in range(rounds):
-            order = range(len(running)) if number % 2 else range(len(running) - 1, -1, -1)
-            for n in order:
-                times[n].append(1000 * running[n].time() / batch_size)
+            each.run([_images(each.about, batch_size, image_size)])
+        times = in_turns([each.time for each in running], rounds)
         rows = [
             Row(
                 path=str(path),
                 format=name,
-                bytes=sum(file.stat().st_size for file in files_of(path)),
-                milliseconds=statistics.median(each),
-                spread=(min(each), max(each)),
+                bytes=sum(file.stat().st_size for file in exported_files(path)),
+                milliseconds=1000 * statistics.median(each) / batch_size,
+                spread=(1000 * min(each) / batch_size, 1000 * max(each) / batch_size),
                 runtime=file.about["version"],
                 **_reported(path),
             )
@@ -102,7 +99,18 @@ def benchmark(
     return sorted(rows, key=lambda row: row.milliseconds)
 
 
-def _pictures(about, batch_size, image_size):
+def in_turns(clocks: Sequence[Callable[[], float]], rounds: int, most: float = math.inf) -> list[list[float]]:
+    """Return the times of functions that run in turns and return seconds each; no round begins after `most` seconds."""
+    times: list[list[float]] = [[] for _ in clocks]
+    for number in range(rounds):
+        if sum(map(sum, times)) > most:
+            break
+        for clock, own in list(zip(clocks, times))[:: 1 if number % 2 else -1]:
+            own.append(clock())
+    return times
+
+
+def _images(about, batch_size, image_size):
     """Return noise of the shape and dtype that a file takes."""
     size = [side or image_size for side in about["shape"][1:3]]
     shape = (about["shape"][0] or batch_size, *size, about["shape"][3] or 3)
@@ -117,20 +125,11 @@ def _reported(path: Path) -> dict[str, float | None]:
     report = path.with_name(f"{path.name}.report.json")
     found = json.loads(report.read_text(encoding="utf-8"))["comparisons"] if report.is_file() else []
     ranked = [each for each in found if each["same_class"] is not None]
-    pictures = sum(each["pictures"] for each in ranked)
+    images = sum(each["images"] for each in ranked)
     return {
         "difference": max((each["difference"] for each in found), default=None),
-        "same_class": sum(each["same_class"] for each in ranked) / pictures if pictures else None,
+        "same_class": sum(each["same_class"] for each in ranked) / images if images else None,
     }
-
-
-def files_of(path: Path) -> list[Path]:
-    """Return the files that an export consists of: those in a folder, or one with its neighbors of the same name."""
-    if path.is_dir():
-        return sorted(each for each in path.rglob("*") if each.is_file())
-    beside = {".xml": path.with_suffix(".bin"), FORMATS["onnx"].suffix: path.with_name(f"{path.name}.data")}
-    more = beside.get(path.suffix.lower())  # the weights of OpenVINO, and of ONNX above 2 GiB
-    return [path, more] if more is not None and more.is_file() else [path]
 
 
 def cpu() -> str:

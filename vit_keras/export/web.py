@@ -50,8 +50,8 @@ LARGEST = 2**29 - 24
 
 def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
     """Write a page with a model in it."""
-    if plan.preprocessing is None or plan.picture_shape[3] != 3:
-        received = "preprocessing=False" if plan.preprocessing is None else f"{plan.picture_shape[3]} channels"
+    if plan.preprocessing is None or plan.image_shape[3] != 3:
+        received = "preprocessing=False" if plan.preprocessing is None else f"{plan.image_shape[3]} channels"
         raise ValueError(
             f"A page takes images of 1 or 3 channels, with preprocessing=True. Received: {received}. Choose the "
             "format onnx."

@@ -39,6 +39,12 @@ def transpose(x: Any, axes: Any) -> Any:
     return x.permute(axes) if type(x) is _Tensor else ops.transpose(x, axes)
 
 
+def join_tokens(parts: Any, axis: int) -> Any:
+    """Return `keras.ops.concatenate` of the parts with tokens: LiteRT's XNNPACK joins no part without any."""
+    parts = [x for x in parts if x.shape[axis] != 0]
+    return parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=axis)
+
+
 def largest(x: Any) -> Any:
     """Return the maximum along the last axis, which stays; `torch.compile` does not follow `keras.ops.max`."""
     return x.amax(-1, keepdim=True) if type(x) is _Tensor else ops.max(x, axis=-1, keepdims=True)

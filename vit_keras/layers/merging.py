@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from .._internal.tap import is_tapped, visit
-from ._ops import constant, largest
+from ._ops import constant, join_tokens, largest
 
 
 def merge(block: Any, tokens: Any, sizes: Any, keys: Any) -> Any:
@@ -63,8 +63,7 @@ def _merging(keys: Any, count: int, prefix: Any) -> Any:
         first, second = sets(x)
         first = ops.matmul(picks, first)  # faster than gathering rows, and quite as exact
         stay, go = first[:, :-count], first[:, -count:]
-        before = [x[:, :prefix]] if prefix else []  # LiteRT's XNNPACK cannot begin with nothing
-        return ops.concatenate([*before, stay, second + ops.matmul(joins, go)], axis=1)
+        return join_tokens([x[:, :prefix], stay, second + ops.matmul(joins, go)], axis=1)
 
     return total
 

@@ -11,7 +11,7 @@ from keras import ops
 
 from ..positions import places_of, rope_sincos
 from ._base import places_in, register
-from ._ops import constant
+from ._ops import constant, join_tokens
 
 
 @register
@@ -172,4 +172,4 @@ def rotate(x: Any, rope: Any, interleaved: bool = False) -> Any:
     else:
         first, second = ops.split(patches, 2, axis=-1)
         turned = ops.concatenate([-second, first], axis=-1)
-    return ops.concatenate([x[:, :, :prefix], patches * cos + turned * sin], axis=2)
+    return join_tokens([x[:, :, :prefix], patches * cos + turned * sin], axis=2)

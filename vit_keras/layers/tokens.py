@@ -10,6 +10,7 @@ from keras import ops
 from .._internal.tap import visit
 from ..backend.direct import Direct
 from ._base import grid_of, one_or_all, register, symbolic, token_width
+from ._ops import join_tokens
 
 
 @register
@@ -81,7 +82,7 @@ class RegisterTokens(Direct, keras.layers.Layer):
     def call(self, inputs: Any) -> Any:
         registers = ops.cast(self.registers, inputs.dtype)
         registers = ops.broadcast_to(registers, (ops.shape(inputs)[0], *self.registers.shape[1:]))
-        return ops.concatenate([inputs[:, : self.after], registers, inputs[:, self.after :]], axis=1)
+        return join_tokens([inputs[:, : self.after], registers, inputs[:, self.after :]], axis=1)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         batch, tokens, width = input_shape

@@ -1,78 +1,90 @@
-"""Serve a model over HTTP: images in, classes and attention out.
+"""Serve a model over HTTP from one machine: images in, classes and attention maps out, and a web page to try it.
 
-The server implements the Open Inference Protocol of Triton, KServe and OpenVINO Model Server, takes plain images at
-`/predict`, and has a web page at `/`. onnxruntime computes; Keras is not needed once there is an
-ONNX file. `pip install "vit-keras[serve]"` installs what it needs.
+This server is made for a laptop or a small container. For more, run the exported file in a serving engine:
+preprocessing and the names of classes are in the file. `pip install "vit-keras[serve]"` installs what serving an ONNX
+file needs. That needs neither Keras nor a backend.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import functools
-import importlib
+import inspect
 import os
+import signal
 import socket
 import tempfile
 import threading
-import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     import keras
 
-    from .http import Server
-
 __all__ = ["running", "serve"]
 
-_PACKAGES = ("onnxruntime", "prometheus_client", "python_multipart", "starlette", "uvicorn")
+Port: TypeAlias = int
 
 
 def serve(
-    model: str | os.PathLike[str] | keras.Model | Callable[[], Any],
+    model: str | os.PathLike[str] | keras.Model,
     host: str = "127.0.0.1",
-    port: int = 8000,
+    port: Port = 8000,
     *,
-    on_start: Callable[[str], None] | None = None,
-    **options: Any,
+    workers: int = 2,
+    threads: int | None = None,
+    timeout: int = 30,
+    max_mb: int = 10,
+    max_megapixels: int = 50,
+    max_images: int = 16,
+    max_pending: int = 64,
 ) -> None:
-    """Serve a model until Ctrl-C or SIGTERM, then finish pending requests and return.
+    """Serve a model over HTTP, with a web page to try it.
+
+    Runs until Ctrl-C or SIGTERM, and then answers the requests that it has accepted. A second signal ends it at once.
 
     Args:
-        model: An `.onnx` file that `vit_keras.export` wrote, or a model, which is exported first. Or a function without
-            arguments that opens one of these: it is called after options, packages and port were found to be right.
-        host: Name or address of the network interface; `"0.0.0.0"` for all.
-        port: Number of the port; 0 for any that is free.
-        on_start: Called with the address once the server listens.
-        **options: `name`, of the model; `threads` that compute, shared by the workers; `workers`, how many requests are
-            computed at once (2); `batch`, how many are computed together (1); `timeout`, seconds for each step of a
-            request (30); and all other limits of `vit_keras.serve.limits.Limits`, such as `body` and `pixels`.
+        model: Exported file (.onnx, .xml, or the folder of a SavedModel), or what `vit_keras.open_model` opens, such as
+            vit_b16 or a .keras file, which is exported first. Or an opened model.
+        host: Address to listen on, `"0.0.0.0"` for all.
+        port: Port, 0 for any free one.
+        workers: Number of requests that are computed at once.
+        threads: Number of threads that compute, shared by the workers; `None`: the number of cores.
+        timeout: Seconds in which a request must be sent and computed. Later, it gets the status 503.
+        max_mb: Maximum size of a request in MB.
+        max_megapixels: Maximum megapixels of all images of a request together.
+        max_images: Maximum number of images in a request.
+        max_pending: Maximum number of requests that are sent, wait or are computed. Others get the status 503.
 
     Raises:
         FileNotFoundError: The file does not exist.
         ImportError: A package is missing.
         OSError: The port is taken.
-        TypeError: There is no such option.
-        ValueError: The file cannot be served, or an option is out of range.
+        ValueError: The model cannot be served, or a number is out of range.
 
     Example:
-        >>> serve("no_such_file.onnx", port=0)  # doctest: +IGNORE_EXCEPTION_DETAIL
+        >>> serve("no_such_file.onnx", port=0)
         Traceback (most recent call last):
-        FileNotFoundError: ...
+        FileNotFoundError: There is no file no_such_file.onnx.
     """
-    with _opened(model, host, port, options, on_start) as (server, _):
-        server.run()
+    limits = {"max_mb": max_mb, "max_megapixels": max_megapixels, "max_images": max_images, "max_pending": max_pending}
+    options = {"host": host, "port": port, "workers": workers, "threads": threads, "timeout": timeout, **limits}
+    stop = threading.Event()
+    with running(model, **options) as address, contextlib.ExitStack() as handlers:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            handlers.callback(signal.signal, number, signal.signal(number, lambda *_: stop.set()))
+        print(f"{address} (Ctrl-C ends it)", flush=True)
+        while not stop.wait(1):  # Windows delivers no signal to a thread that waits for ever
+            pass
 
 
 @contextlib.contextmanager
 def running(model: str | os.PathLike[str] | keras.Model, **options: Any) -> Iterator[str]:
-    """Serve a model in a thread while a `with` block runs, for tests and notebooks.
+    """Serve a model in a thread while a `with` block runs, for notebooks and tests.
 
     Args:
         model: See `serve`.
-        **options: Those of `serve`; `port` is any that is free.
+        **options: Those of `serve`; the port is any free one by default.
 
     Yields:
         The address of the server, such as `http://127.0.0.1:40123`.
@@ -80,88 +92,71 @@ def running(model: str | os.PathLike[str] | keras.Model, **options: Any) -> Iter
     Raises:
         FileNotFoundError: The file does not exist.
         ImportError: A package is missing.
+        OSError: The port is taken.
         TypeError: There is no such option.
-        ValueError: The file cannot be served, or an option is out of range.
+        ValueError: The model cannot be served, or a number is out of range.
 
     Example:
-        >>> with running("no_such_file.onnx") as address:  # doctest: +SKIP
-        ...     urllib.request.urlopen(f"{address}/v2").read()
+        >>> with running("vit_ti16.onnx") as address:  # doctest: +SKIP
+        ...     urllib.request.urlopen(f"{address}/health").read()
     """
-    host, port = options.pop("host", "127.0.0.1"), options.pop("port", 0)
-    with _opened(model, host, port, options) as (server, address):
-        thread = threading.Thread(target=server.run, daemon=True)
+    from .model import ServedModel, needed
+
+    call = inspect.signature(serve).bind(model, **{"port": 0, **options})
+    call.apply_defaults()
+    model, host, port, threads = (call.arguments.pop(name) for name in ("model", "host", "port", "threads"))
+    for name in ("starlette", "uvicorn", "python_multipart"):
+        needed(name, "serve")
+    import uvicorn
+
+    from .._internal.validate import positive_integer
+    from .app import App, Limits, Server
+
+    limits = Limits(**call.arguments)
+    if threads is not None:
+        threads = positive_integer(threads, "threads")
+    if positive_integer(port, "port", least=0) > 65535:
+        raise ValueError(f"port must be from 0 to 65535. Received: {port}")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, port), family=family) as listener, _exported(model) as path:
+        app = App(ServedModel(path, threads), limits)
+        server = Server(
+            uvicorn.Config(
+                app.asgi,
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                headers=[("X-Content-Type-Options", "nosniff")],
+                ws="none",
+                proxy_headers=False,
+                timeout_graceful_shutdown=limits.timeout,
+            )
+        )
+        thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
         thread.start()
         try:
-            yield address
+            host, port = listener.getsockname()[:2]
+            yield f"http://{f'[{host}]' if ':' in host else host}:{port}"
         finally:
             server.should_exit = True
             thread.join()
 
 
-def _check_packages() -> None:
-    for name in _PACKAGES:
-        try:
-            importlib.import_module(name)
-        except ImportError:
-            raise ImportError(f'Serving needs {name}, which is not installed: pip install "vit-keras[serve]"') from None
-
-
 @contextlib.contextmanager
-def _exported(model: Any) -> Iterator[str | os.PathLike[str]]:
-    """Yield an ONNX file of a model: the one given, or a temporary one."""
-    if isinstance(model, (types.FunctionType, functools.partial)):
-        model = model()
-    if isinstance(model, (str, os.PathLike)):
-        yield model
-        return
-    from .. import anatomy, export
+def _exported(model: Any) -> Iterator[Path]:
+    """Yield the path of an exported file: the given one, or a temporary ONNX file."""
+    from .._internal.validate import expanded
 
+    if isinstance(model, (str, os.PathLike)):
+        path = expanded(model)
+        if path.suffix.lower() in (".onnx", ".xml") or (path / "saved_model.pb").exists():
+            yield path
+            return
+    from .. import anatomy, export
+    from ..opening import as_model
+
+    opened = as_model(model)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        export(model, path, attention=anatomy.shows_attention(model), check=None)
+        export(opened, path, attention=anatomy.shows_attention(opened), check=False)
         yield path
-
-
-@contextlib.contextmanager
-def _opened(
-    model: Any,
-    host: str,
-    port: int,
-    options: Mapping[str, Any],
-    on_start: Callable[[str], None] | None = None,
-) -> Iterator[tuple[Server, str]]:
-    """Yield a server, ready to run, and its address."""
-    _check_packages()
-    from .._internal.validate import positive_integer
-    from ..visualize.options import check_options
-    from .app import App
-    from .engine import Engine
-    from .http import Server
-    from .limits import Limits
-
-    limiting = [field.name for field in dataclasses.fields(Limits)]
-    check_options(options, ("name", "threads", "workers", "batch", *limiting), "serve")
-    options = dict(options)
-    workers = positive_integer(options.pop("workers", 2), "workers")
-    batch = positive_integer(options.pop("batch", 1), "batch")
-    threads, name = options.pop("threads", None), options.pop("name", None)
-    if threads is not None:
-        threads = positive_integer(threads, "threads")
-    if positive_integer(port, "port", least=0) > 65535:
-        raise ValueError(f"port must be from 0 to 65535. Received: {port}")
-    limits = Limits(**options)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listen = functools.partial(socket.create_server, (host, port), family=family)
-    listen().close()  # a port that is taken is found before a model is downloaded
-    with _exported(model) as path, contextlib.ExitStack() as stack:
-        engine = Engine(path, threads=threads, name=name)
-        listener = stack.enter_context(listen())
-        host, port = listener.getsockname()[:2]
-        address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        app = App(engine, limits, threads=workers, batch=batch)
-        stack.callback(app.close)
-        started = functools.partial(on_start, address) if on_start else lambda: None
-        server = Server(app, listener, timeout=limits.timeout, on_start=started, limits=limits)
-        app.unsent = server.unsent
-        app.metrics.connections.set_function(lambda: len(server.server_state.connections))
-        yield server, address

@@ -1,8 +1,4 @@
-"""Metrics by name: scikit-learn's functions, and the arguments of each.
-
->>> score("accuracy", np.array([0, 1]), np.array([[0.9, 0.1], [0.6, 0.4]]))
-0.5
-"""
+"""Metrics by name: scikit-learn's functions, and the arguments of each."""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ _START_HERE = {
     "plot_maps": "figures",
     "plot_heads": "figures",
     "plot_layers": "figures",
+    "plot_methods": "figures",
     "figure6": "paper_figures",
     "figure7": "paper_figures",
     "evaluate_maps": "faithfulness",

@@ -44,6 +44,7 @@ from .figures import new_figure as new_figure
 from .figures import plot_heads as plot_heads
 from .figures import plot_layers as plot_layers
 from .figures import plot_maps as plot_maps
+from .figures import plot_methods as plot_methods
 from .maps import alti_rollout as alti_rollout
 from .maps import attention_rollout as attention_rollout
 from .maps import cls_attention as cls_attention

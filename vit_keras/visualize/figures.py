@@ -24,7 +24,7 @@ from .options import check_options, parameters_of
 from .overlays import as_map, as_picture, lay, upsample
 from .recording import of_images
 
-__all__ = ["new_figure", "plot_heads", "plot_layers", "plot_maps"]
+__all__ = ["new_figure", "plot_heads", "plot_layers", "plot_maps", "plot_methods"]
 
 
 def new_figure(width: float, height: float, dpi: float = 200) -> Any:
@@ -99,6 +99,41 @@ def plot_maps(
         received = "{}" if isinstance(maps, Mapping) else type(maps).__name__
         raise ValueError(f"maps must be {{name: map}} with one map or more. Received: {received}")
     return _small_multiples(dict(maps), as_picture(image), look_of(look, plot_maps), ax, columns, show_image, 2.2)
+
+
+def plot_methods(images: Sequence[Any], maps: Sequence[Mapping[str, np.ndarray]], titles: Sequence[str]) -> Any:
+    """Draw the maps of several images by several methods, one row per image; those of one image side by side.
+
+    Args:
+        images: The images; see `overlay`.
+        maps: Names and maps of each image, such as `all_maps` returns.
+        titles: Title of each image.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ImportError: Matplotlib is not installed.
+
+    Example:
+        >>> maps = {"left": np.array([[1, 0]]), "right": np.array([[0, 1]])}
+        >>> plot_methods([np.zeros((32, 64, 3), "uint8")], [maps], ["A black image"]).savefig("maps.png")
+    """
+    titles = [title.replace("$", r"\$") for title in titles]  # or Matplotlib reads it as a formula
+    pixels = [as_picture(image) for image in images]
+    if len(pixels) == 1:
+        figure = plot_maps(pixels[0], maps[0])
+        figure.suptitle(titles[0], size=11)
+        return figure
+    width = 1.6  # inches of a map
+    heights = [width * image.shape[0] / image.shape[1] + 0.8 for image in pixels]
+    columns = max(map(len, maps)) + 1
+    figure = new_figure(width * columns, sum(heights))
+    axes = figure.subplots(len(pixels), 1, height_ratios=heights)
+    for ax, image, shown, title in zip(axes, pixels, maps, titles):
+        plot_maps(image, shown, ax, columns=columns)
+        ax.set_title(title, loc="left", size=9)
+    return figure
 
 
 def plot_heads(

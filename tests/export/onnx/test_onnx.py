@@ -2,12 +2,15 @@
 
 import hashlib
 import json
+import os
+import sys
 
 import keras
 import numpy as np
 import pytest
 from export_cases import CASES, often, randomized, tiny
 from keras import ops
+from support import peak_memory
 
 import vit_keras
 from vit_keras import feature_maps, preprocess
@@ -15,11 +18,12 @@ from vit_keras.backend.keras_internals import flat_layers
 from vit_keras.export import Plan
 from vit_keras.export.onnx import graph_of, write
 from vit_keras.export.onnx.file import save
+from vit_keras.export.onnx.graph import Graph
 from vit_keras.export.onnx.trace import trace
 from vit_keras.export.plan import in_float32
 from vit_keras.positions import METHODS
 
-pytest.importorskip("onnx")
+onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
 
 
@@ -91,6 +95,54 @@ def test_a_file_computes_what_its_model_computes(tmp_path, name):
     )
     (alone,) = file.run(plan.output_names[:1], {"images": images[:1]})
     np.testing.assert_allclose(alone, expected[:1], rtol=0, atol=1e-5 * max(1, np.abs(expected).max()))
+
+
+@pytest.mark.parametrize("opset", [17, pytest.param(13, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["token", *(pytest.param(n, marks=pytest.mark.slow) for n in ALL if n != "token")])
+def test_earlier_operators_compute_the_same(tmp_path, name, opset):
+    model = ALL[name]()
+    outputs = {}
+    for version in (None, opset):
+        plan = Plan.of(model, preprocessing=False, opset=version)
+        write(plan, tmp_path / f"{version}.onnx")
+        file = session(tmp_path / f"{version}.onnx")
+        shape = [3, *(40 if size is None else size for size in plan.input_shape[1:])]
+        images = np.random.default_rng(0).uniform(-1, 1, shape).astype("float32")
+        outputs[version] = file.run(None, {"images": images})
+    for found, expected in zip(outputs[opset], outputs[None]):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * max(1, np.abs(expected).max()))
+    assert onnx.load(tmp_path / f"{opset}.onnx").opset_import[0].version == opset
+
+
+OPEN_SIZES = ("any size", "any pixels", "segmenter", "sines", "any size gap", "any size rope")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in ALL if name not in (*OPEN_SIZES, "merged", "merged patches")])
+def test_opencv_runs_a_file_of_fixed_shapes(tmp_path, name):
+    """OpenCV 4.12 has no Expand for merged tokens, and its Gelu, an operator since 20, is the exact one."""
+    cv2 = pytest.importorskip("cv2")
+    plan = Plan.of(ALL[name](), batch_size=2, opset=17)
+    write(plan, tmp_path / "model.onnx")
+    images = np.random.default_rng(0).integers(0, 256, plan.file_input(resize=False)[0]).astype("uint8")
+    net = cv2.dnn.readNetFromONNX(str(tmp_path / "model.onnx"))
+    net.setInput(images, "images")
+    outputs = session(tmp_path / "model.onnx").run(None, {"images": images})
+    for found, expected in zip(net.forward(plan.output_names), outputs):
+        scale = max(1, np.abs(expected).max())
+        np.testing.assert_allclose(found.reshape(expected.shape), expected, rtol=0, atol=1e-4 * scale)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_weights_are_read_one_by_one(tmp_path):
+    graph, size = Graph(), 2048
+    x = graph.input("x", ("batch", size), "float32")
+    for n in range(4):
+        x = graph.matmul(x, graph.lazy(lambda: np.ones((size, size), "float32"), (size, size), "float32", key=n))
+    graph.outputs["y"] = x
+    with peak_memory() as peak:
+        save(graph, tmp_path / "large.onnx", name="large", metadata={})
+    assert os.path.getsize(tmp_path / "large.onnx") > 4 * 4 * size**2 > 1.5 * peak()
 
 
 TOKENS = {  # and how they can be pooled
@@ -189,7 +241,7 @@ def test_images_of_four_channels_are_resized_and_cropped_inside(tmp_path):
     channels = {"channels": 4, "mean": (0.5, 0.4, 0.3, 0.2), "std": 0.5}
     model.preprocessing = preprocess.GOOGLE.replace(image_size=32, crop=0.875, **channels)
     (found,) = vit_keras.export(model, tmp_path / "model.onnx").comparisons  # drawn images of several sizes
-    assert (found.inputs, found.pictures) == ("images that are resized", 8)
+    assert (found.inputs, found.images) == ("images that are resized", 8)
     assert found.difference < 5e-3  # a pixel can be one gray level off
 
 
@@ -216,8 +268,6 @@ def test_a_file_says_what_it_is(tmp_path):
 
 
 def test_large_weights_go_beside_the_file(tmp_path):
-    import onnx
-
     plan = Plan.of(tiny(), preprocessing=False)
     graph = graph_of(plan)
     save(graph, tmp_path / "one.onnx", name="tiny", metadata={})
@@ -252,7 +302,7 @@ def test_the_real_model(tmp_path, file, real_weights, shared):
     model = vit_keras.from_checkpoint(real_weights)
     report = vit_keras.export(model, tmp_path / file, check=shared / "images", attention=True)
     assert report.bytes < 24e6
-    assert all(each.same_class == each.pictures for each in report.comparisons)
+    assert all(each.same_class == each.images for each in report.comparisons)
 
 
 def test_what_onnx_refuses_is_an_error_that_names_the_model(tmp_path):

@@ -5,18 +5,20 @@ import numpy as np
 import pytest
 from keras import ops
 
+from vit_keras.export.formats import OPSETS
 from vit_keras.export.onnx.file import save
 from vit_keras.export.onnx.graph import Graph
 from vit_keras.export.onnx.int8 import quantized
-from vit_keras.export.onnx.narrow import narrowed, order
+from vit_keras.export.onnx.narrow import narrowed
+from vit_keras.export.onnx.older import older
 from vit_keras.export.onnx.trace import trace
 
 ort = pytest.importorskip("onnxruntime")
 X = np.random.default_rng(0).normal(size=(2, 3, 4)).astype("float32")
 
 
-def run(graph, path, **inputs):
-    save(graph, path, name="test", metadata={})
+def run(graph, path, opset=OPSETS[-1], **inputs):
+    save(older(graph, opset), path, name="test", metadata={}, opset=opset)
     session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
     return dict(zip(graph.outputs, session.run(None, inputs)))
 
@@ -60,8 +62,9 @@ FUNCTIONS = {
         ops.cast(ops.sum(x > 0, 1), "float32")
         + ops.cast(ops.argmax(x > 0, 1), "float32")
         + ops.cast(((x > 0) + (x < -1)) * (x > -2), "float32")[:, 0]
-        + ops.cast(ops.bitwise_and(ops.cast(x * 10, "int32"), 3), "float32")[:, 0]
     ),
+    "bits": lambda x: ops.cast(ops.bitwise_and(ops.cast(x * 10, "int32"), 3), "float32"),
+    "more": lambda x: ops.hard_silu(x) + ops.prod(x, 1, keepdims=True),
     "attention": lambda x: ops.dot_product_attention(*[ops.reshape(x, (-1, 3, 2, 2))] * 3),
 }
 
@@ -69,9 +72,21 @@ FUNCTIONS = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.filterwarnings("ignore:__array_wrap__ must accept")  # of PyTorch's tensors
 def test_an_operation_is_that_of_the_backend(tmp_path, name):
-    graph = trace(lambda x: {"y": FUNCTIONS[name](x)}, {"x": (("batch", 3, 4), "float32")})
-    found = run(narrowed(graph), tmp_path / "test.onnx", x=X)["y"]
-    np.testing.assert_allclose(found, ops.convert_to_numpy(FUNCTIONS[name](ops.convert_to_tensor(X))), atol=1e-5)
+    graph = narrowed(trace(lambda x: {"y": FUNCTIONS[name](x)}, {"x": (("batch", 3, 4), "float32")}))
+    expected = ops.convert_to_numpy(FUNCTIONS[name](ops.convert_to_tensor(X)))
+    for opset in (OPSETS[-1], OPSETS[0]) if name != "bits" else OPSETS[-1:]:
+        found = run(graph, tmp_path / "test.onnx", opset, x=X)["y"]
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("function", "shape"),
+    [(FUNCTIONS["bits"], (3, 4)), (lambda x: keras.layers.Resizing(2, 2, antialias=True)(x), (4, 4, 1))],
+)
+def test_what_only_later_opsets_have_is_refused(function, shape):
+    graph = trace(lambda x: {"y": function(x)}, {"x": (("batch", *shape), "float32")})
+    with pytest.raises(ValueError, match="opset=18"):
+        older(graph, 17)
 
 
 def test_outputs_of_several_types_keep_them():
@@ -79,8 +94,8 @@ def test_outputs_of_several_types_keep_them():
     graph.outputs["z"] = graph.cast(graph.outputs["y"], "float32")
     for new in (narrowed(graph), quantized(graph)):
         assert (new.outputs["y"].dtype, new.outputs["z"].dtype) == (graph.outputs["y"].dtype, "float32")
-        (top,) = (node for node in order(new) if node.operator == "TopK")
-        assert [x.dtype for x in top.outputs] == ["float32", "int64"]
+        found = [(x.operator, x.dtype) for x in new.order() if x.operator.startswith("TopK")]
+        assert found == [("TopK", "float32"), ("TopK:1", "int64")]
 
 
 LAYERS = {
@@ -98,8 +113,9 @@ def test_layers_of_keras(tmp_path, name):
     model = keras.Sequential([keras.Input((8, 6, 3)), *LAYERS[name]()])
     graph = trace(lambda x: {"y": model(x, training=False)}, {"x": (("batch", 8, 6, 3), "float32")})
     x = np.random.default_rng(1).normal(size=(2, 8, 6, 3)).astype("float32")
-    found = run(graph, tmp_path / "test.onnx", x=x)["y"]
-    np.testing.assert_allclose(found, model.predict(x, verbose=0), atol=1e-5)
+    expected = model.predict(x, verbose=0)
+    for opset in (OPSETS[-1], OPSETS[0]):
+        np.testing.assert_allclose(run(graph, tmp_path / "test.onnx", opset, x=x)["y"], expected, atol=1e-5)
 
 
 def test_an_unknown_operation_is_named_with_its_layer():
@@ -155,7 +171,7 @@ def test_weights_alone_are_constants():
     layer = keras.layers.Dense(2)
     layer.build((None, 4))
     graph = trace(lambda x: {"y": ops.matmul(x, layer.kernel * 2 + 1)}, {"x": (("batch", 4), "float32")})
-    assert [node.operator for node in order(graph)] == ["MatMul"]
+    assert [node.operator for node in graph.order()] == ["MatMul"]
 
 
 def test_what_keras_3_10_computes_itself_is_one_operator(monkeypatch):
@@ -168,4 +184,4 @@ def test_what_keras_3_10_computes_itself_is_one_operator(monkeypatch):
     layer = keras.layers.LayerNormalization()
     layer.build((None, 4))
     graph = trace(lambda x: {"y": layer(x), "z": ops.arange(ops.shape(x)[0])}, {"x": (("batch", 4), "float32")})
-    assert {"LayerNormalization", "Range"} <= {node.operator for node in order(graph)}
+    assert {"LayerNormalization", "Range"} <= {node.operator for node in graph.order()}

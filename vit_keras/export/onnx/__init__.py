@@ -1,7 +1,7 @@
 """ONNX, written by this package from any backend: the same graph from TensorFlow, JAX and PyTorch.
 
-`trace` turns Keras' operations into a `graph` by a `table`, `narrow` leaves out what the outputs do not
-need, `int8` multiplies by weights in 8 bits where that is asked for, and `file` writes it.
+`trace` turns Keras' operations into a `graph`, `narrow` leaves out what the outputs do not need, `int8` multiplies by
+weights in 8 bits where that is asked for, `older` writes operators of earlier versions, and `file` writes it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ import keras
 
 from ...backend.distribution import cpu
 from ..plan import Plan
+from . import elementwise, reductions, shapes  # noqa: F401  (they fill the table of `trace`)
 from .file import save
 from .graph import Graph
 from .int8 import quantized
 from .narrow import narrowed
+from .older import older
 from .trace import trace
 
 __all__ = ["graph_of", "write"]
@@ -39,9 +41,8 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
     import onnx
 
     metadata = {key: v if isinstance(v, str) else json.dumps(v) for key, v in plan.metadata_json().items()}
-    files = save(graph_of(plan), Path(path), name=plan.model.name, metadata=metadata)
     try:
-        onnx.checker.check_model(os.fspath(path), full_check=True)
+        files = save(graph_of(plan), Path(path), name=plan.model.name, metadata=metadata, opset=plan.opset)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise ValueError(
             f"The model {plan.model.name!r} has an operation that ONNX does not take as it is: "
@@ -52,7 +53,8 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
 
 def graph_of(plan: Plan) -> Graph:
     """Return the graph of a plan, from `images` to its outputs, quantized if the plan says so."""
-    (shape, dtype), prepare = plan.input_of(), plan.prepare()
+    resize = plan.resizes("onnx")
+    (shape, dtype), prepare = plan.file_input(resize), plan.prepare(resize)
     if isinstance(prepare, keras.Layer):
         prepare.name = "preprocess"  # names of nodes begin with it, and Keras counts its layers
     named = tuple(name if n is None else n for n, name in zip(shape, ("batch", "height", "width", "channels")))
@@ -66,4 +68,5 @@ def graph_of(plan: Plan) -> Graph:
         return plan.outputs(pixels)
 
     graph = narrowed(trace(outputs, {"images": (named, dtype)}))
-    return quantized(graph, plan.calibration) if plan.quantize else graph
+    graph = quantized(graph, plan.calibration) if plan.quantize else graph
+    return older(graph, plan.opset)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .table import OPERATIONS, on
+from .trace import OPERATIONS, on
 
 # Element by element
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from .graph import OMITTED, Value
-from .table import OPERATIONS, on
+from .graph import OMITTED
+from .trace import OPERATIONS, on
 
 # Along axes
 
@@ -143,8 +143,8 @@ def _top_k(t, op, x):
 
 def _top(t, x, count, axis, largest):
     shape = tuple(count if a == axis else n for a, n in enumerate(x.shape))
-    found = (Value(shape, x.dtype), Value(shape, "int64"))
-    return t.graph.add("TopK", x, t.graph.vector([count]), like=found, axis=axis, largest=largest, sorted=1)
+    found = t.graph.add("TopK", x, t.graph.vector([count]), shape=shape, axis=axis, largest=largest, sorted=1)
+    return found, t.graph.add("TopK:1", found, dtype="int64")
 
 
 # Products
@@ -214,13 +214,20 @@ def _windows(t, op, operator, x, kernel, strides, spread, *more, channels=None, 
         raise ValueError(f"keras.ops' {type(op).__name__} is written to ONNX for images. Received: {len(x.shape)} axes")
     last = op.data_format != "channels_first"
     x = t.graph.transpose(x, (0, 3, 1, 2)) if last else x
-    sizes = []
-    for size, window, stride, dilation in zip(x.shape[2:], kernel, strides, spread):
-        span = size - (dilation * (window - 1) if op.padding == "valid" else 0) if isinstance(size, int) else None
+    sizes, pads = [], [[0, 0], [0, 0]]
+    for axis, (size, window, stride, dilation) in enumerate(zip(x.shape[2:], kernel, strides, spread)):
+        reach = dilation * (window - 1)
+        span = size - (reach if op.padding == "valid" else 0) if isinstance(size, int) else None
         sizes.append(None if span is None else -(-span // stride))
-    pad = "SAME_UPPER" if op.padding == "same" else "VALID"
+        if span is not None and op.padding == "same":
+            missing = max(0, (sizes[-1] - 1) * stride + reach + 1 - size)
+            pads[axis] = [missing // 2, missing - missing // 2]
+    if op.padding == "same" and None in sizes:
+        attributes["auto_pad"] = "SAME_UPPER"
+    else:  # OpenCV 5 reads `auto_pad` otherwise
+        attributes["pads"] = [before for before, _ in pads] + [after for _, after in pads]
     shape = (x.shape[0], channels or x.shape[1], *sizes)
-    attributes |= {"kernel_shape": kernel, "strides": strides, "auto_pad": pad}
+    attributes |= {"kernel_shape": kernel, "strides": strides}
     y = t.graph.add(operator, x, *more, shape=shape, **attributes)
     return t.graph.transpose(y, (0, 2, 3, 1)) if last else y
 

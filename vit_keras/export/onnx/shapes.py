@@ -9,7 +9,7 @@ import numpy as np
 
 from ...backend.keras_internals import SymbolicTensor
 from .graph import Dimension, broadcast
-from .table import on
+from .trace import on
 
 
 def _sizes(t, shape: Any, own: Sequence[Dimension] = ()) -> list[Any]:

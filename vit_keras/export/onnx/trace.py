@@ -1,7 +1,7 @@
 """Tracing of a function of Keras operations to a graph of ONNX operators, on any backend.
 
 The function is called with symbolic tensors. Every operation of `keras.ops` that meets one is answered by a handler of
-the `table` with a new symbolic tensor, which carries a value of the graph; layers are entered through their `call`.
+`OPERATIONS` with a new symbolic tensor, which carries a value of the graph; layers are entered through their `call`.
 What depends on weights alone is computed by the backend meanwhile, and is a constant of the graph.
 """
 
@@ -18,11 +18,26 @@ from keras import ops, tree
 
 from ... import layers
 from ...backend.keras_internals import SymbolicTensor, answering
-from . import elementwise, reductions, shapes  # noqa: F401  (they fill the table)
 from .graph import Dimension, Graph, Value
-from .table import OPERATIONS
 
-__all__ = ["trace"]
+__all__ = ["OPERATIONS", "on", "trace"]
+
+OPERATIONS: dict[str, Callable[..., Any]] = {}
+"""Handlers by the names of Keras' classes of operations, from `elementwise`, `reductions` and `shapes`.
+
+A handler takes the tracer, the operation and the arguments it was called with, and returns a value of the graph, or a
+structure of values.
+"""
+
+
+def on(*names: str) -> Callable[..., Any]:
+    """Return a decorator that makes a function the handler of operations."""
+
+    def put(handler: Callable[..., Any]) -> Callable[..., Any]:
+        OPERATIONS.update(dict.fromkeys(names, handler))
+        return handler
+
+    return put
 
 
 def trace(function: Callable[..., Mapping[str, Any]], inputs: Mapping[str, tuple[tuple[Dimension, ...], str]]) -> Graph:

@@ -1,13 +1,4 @@
-"""Images with labels as a dataset for `model.fit`: decoded once, reproducible batch by batch, checked before training.
-
->>> from vit_keras import vit
->>> model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=5)
->>> train, validation = image_folder(
-...     "flowers", model=model, validation_split=0.5, augmentation=Augmentation(), batch_size=5
-... )
->>> model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
->>> model.fit(train, validation_data=validation, epochs=5, callbacks=train.callbacks)  # doctest: +SKIP
-"""
+"""Images with labels as a dataset for `model.fit`: decoded once, reproducible by batch, checked before training."""
 
 from __future__ import annotations
 
@@ -85,8 +76,7 @@ def image_folder(
     images, are ignored.
 
     A model that normalizes its inputs itself (with `Rescaling`, `Preprocess` or other operations before its ViT) is
-    given pixels. One that also resizes images of any size is given all images in the one size that its own resizing
-    leaves as it is: that of its ViT or, where the model crops, the larger one before the crop
+    given pixels; one that also resizes them, in the one size that its own resizing leaves as it is
     (`anatomy.batch_preprocessing_of`).
 
     Args:
@@ -97,13 +87,12 @@ def image_folder(
         preprocessing: How an image becomes an input of the model. `None`: the model's own; without a model Google's, to
             [-1, 1].
         batch_size: Images in a batch. The last batch may have fewer.
-        validation_split: Share of every class to hold out. The split depends only on the seed and on the names of
-            the files, not on their order on disk. A class of a single image stays in the training set.
+        validation_split: Share of every class to hold out, by the seed and the names of the files. A class of a single
+            image stays in the training set.
         seed: Seed of everything random.
-        shuffle: `True`: a new order in every epoch. `False`: the order of the names. `None`: `True` for a training
-            set, which is one with an augmentation, or the first of a split; `False` for the second of a split. Any
-            other dataset is shuffled once, here, so that `paths` and `labels` are in the order of what `predict`
-            returns.
+        shuffle: Whether each epoch has a new order, or that of the names. `None`: a training set has, which is one with
+            an augmentation, or the first of a split; the second of a split has not. Any other dataset is shuffled once,
+            so that `paths` and `labels` are in the order of what `predict` returns.
         augmentation: Augmentation of the training images. The second dataset of a split never has it.
         errors: What to do with damaged images and empty classes: `"raise"` an error, or `"skip"` them with a warning.
         label_mode: `"int"`: int32 class numbers. `"categorical"`: float32 one-hot; always so with mixup and cutmix.
@@ -148,10 +137,8 @@ def image_folder(
         progress=progress,
     )
     data = read_folder(path, class_names, errors)
-    if validation_split is None:
-        return datasets_of(data, None, how)[0]
-    train, held_out = datasets_of(data, split(data.labels, validation_split, seed), how)
-    return train, held_out
+    datasets = datasets_of(data, None if validation_split is None else split(data.labels, validation_split, seed), how)
+    return datasets[0] if validation_split is None else datasets
 
 
 def datasets_of(data: Labeled, parts: Sequence[np.ndarray] | None, how: DatasetOptions) -> tuple[ImageFolder, ...]:
@@ -192,13 +179,11 @@ def _needs_room(augmentation: Augmentation | None) -> bool:
 class ImageFolder(keras.utils.PyDataset):
     """The images of a folder or a table in batches `(inputs, labels)`; made by `image_folder` and `image_table`.
 
-    Where the images have weights, a batch is `(inputs, labels, weights)`.
-
-    Number, epoch and seed determine a batch, whatever the number of threads, also in a run that is continued. For that
-    the dataset must know the epoch: pass `callbacks=[*recipe.callbacks, *data.callbacks]` to `fit`. Without them,
-    whole epochs are counted from the first that this object has served, so that `steps_per_epoch` below `len(data)`
-    would serve the same batches in each epoch: a warning says so. With `shuffle=True`, `fit` asks for batches in
-    an order of Python's global random numbers; they are served in this dataset's own order instead.
+    Where the images have weights, a batch is `(inputs, labels, weights)`. Number, epoch and seed determine a batch,
+    whatever the number of threads. For that the dataset must know the epoch: pass
+    `callbacks=[*recipe.callbacks, *data.callbacks]` to `fit`. Without them, whole epochs are counted, so that
+    `steps_per_epoch` below `len(data)` would serve the same batches in each epoch: a warning says so. `fit` asks for
+    shuffled batches in an order of Python's global random numbers; they are served in this dataset's own order.
 
     Attributes:
         class_names: The names of the classes; or of the labels, numbers or levels of another task.
@@ -208,8 +193,7 @@ class ImageFolder(keras.utils.PyDataset):
         weights: float32 weight of each image in the loss, or `None`.
         rows: Number of each image in the table, or in the sorted list of the folder's files.
         counts: Number of images of each class or label; `None` where labels are numbers.
-        class_weight: `{class: weight}` for `fit(class_weight=…)`, which makes all classes count the same. Keras before
-            3.8 ignores it for datasets like this one.
+        class_weight: `{class: weight}` for `fit(class_weight=…)`, which makes all classes count the same.
         image_size: `(height, width)` of the inputs.
         preprocessing: How an image becomes an input of the model.
         epoch: The epoch whose batches are served.

@@ -14,7 +14,7 @@ import numpy as np
 from ..._internal.validate import expanded, path_text
 from ..._internal.warn import warn_caller
 
-__all__ = ["EXTENSIONS", "Labeled", "pictures_in"]
+__all__ = ["EXTENSIONS", "Labeled", "images_in"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -111,7 +111,7 @@ def list_classes(
         raise ValueError(f"class_names has a name twice. Received: {first_few(names)}")
     if unknown:
         raise ValueError(f"{path} has the folders {first_few(unknown)}, and the classes are {first_few(names)}.")
-    files = {name: pictures_in(path / name) if name not in missing else [] for name in names}
+    files = {name: images_in(path / name) if name not in missing else [] for name in names}
     empty = [name for name in names if not files[name]]
     if empty and (errors == "raise" or len(empty) == len(names)):
         raise ValueError(
@@ -127,7 +127,7 @@ def list_classes(
     return names, [file for name in names for file in files[name]], labels
 
 
-def pictures_in(folder: Path) -> list[Path]:
+def images_in(folder: Path) -> list[Path]:
     """Return all image files below a folder, sorted by name, whatever the order of the file system."""
     found: list[Path] = []
     seen = {os.fspath(parent) for parent in Path(os.path.realpath(folder)).parents}  # a link to one is a circle

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,22 +18,16 @@ __all__ = ["check_fold_column", "fold_numbers", "hold_out"]
 
 def fold_numbers(data: Labeled, folds: int, seed: int) -> np.ndarray:
     """Return the fold of each image: scikit-learn's splitters, and iterative stratification for several labels."""
-    return _folds(data, positive_integer(folds, "folds", least=2), seed, lambda most: f"Pass folds={most}")
-
-
-def _folds(data: Labeled, folds: int, seed: int, fewer: Callable[[int], str]) -> np.ndarray:
-    """Return the fold of each image; `fewer` is the advice to the caller if there are too many folds."""
-    images = len(data.paths)
-    if folds > images:
-        advice = _advice(images, fewer, "Add images")
-        raise ValueError(f"{images} images cannot be divided into {folds} parts. {advice}")
+    images, groups = len(data.paths), data.groups
+    if positive_integer(folds, "folds", least=2) > images:
+        raise ValueError(f"{images} images cannot be divided into {folds} parts. Add images.{_advice(images)}")
     together = "pass as group_column= a column that keeps them together, such as the column of the images"
-    _check_duplicates(data, data.groups, together)
-    groups = data.groups
-    if groups is not None and len(np.unique(groups)) < folds:
-        count = len(np.unique(groups))
-        advice = _advice(count, fewer, "Add groups, or divide without group_column=")
-        raise ValueError(f"There are {count} groups, which cannot be divided into {folds} parts. {advice}")
+    _check_duplicates(data, groups, together)
+    if groups is not None and (count := len(np.unique(groups))) < folds:
+        raise ValueError(
+            f"There are {count} groups, which cannot be divided into {folds} parts. Add groups, or divide without "
+            f"group_column=.{_advice(count)}"
+        )
     if data.task == "multi":
         return _stratified_labels(data.labels, np.arange(len(data.labels)) if groups is None else groups, folds, seed)
     stratified = data.task in ("single", "ordinal")
@@ -42,7 +35,7 @@ def _folds(data: Labeled, folds: int, seed: int, fewer: Callable[[int], str]) ->
     splitter = getattr(extra("sklearn.model_selection", "Folds need scikit-learn", "table"), name)
     targets = data.labels.reshape(-1).astype(int) if stratified else np.zeros(len(data.labels))
     if stratified:
-        _warn_of_small_classes(data, targets, folds, fewer)
+        _warn_of_small_classes(data, targets, folds)
     found = np.empty(len(targets), int)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The least populated class", UserWarning)  # said already, with its name
@@ -59,13 +52,7 @@ def hold_out(data: Labeled, share: float, seed: int) -> list[np.ndarray]:
             f"The share to hold out of a table (validation_split=, --held-out) must be above 0 and at most 0.5. "
             f"Received: {share!r}"
         )
-    parts = round(1 / share)
-    given = f"A share of {share:g} to hold out is one image in {parts}: hold out"
-
-    def fewer(most: int) -> str:
-        return f"{given} at least {math.ceil(100 / most) / 100:g} (validation_split=, --held-out)"
-
-    held_out = _folds(data, parts, seed, fewer) == 0
+    held_out = fold_numbers(data, round(1 / share), seed) == 0
     return [np.flatnonzero(~held_out), np.flatnonzero(held_out)]
 
 
@@ -101,21 +88,21 @@ def _check_duplicates(data: Labeled, parts: np.ndarray | None, advice: str) -> N
         )
 
 
-def _advice(most: int, fewer: Callable[[int], str], other: str) -> str:
-    """Return advice that works: the maximum number of parts if it is at least two, or something else."""
-    return f"{fewer(most)}, or {other[0].lower()}{other[1:]}." if most > 1 else f"{other}."
+def _advice(most: int) -> str:
+    """Return how many parts can be made, if any."""
+    share = math.ceil(100 / most) / 100
+    return f" Or pass folds={most}, or hold out {share:g} (validation_split=, --held-out)." if most > 1 else ""
 
 
-def _warn_of_small_classes(data: Labeled, targets: np.ndarray, folds: int, fewer: Callable[[int], str]) -> None:
+def _warn_of_small_classes(data: Labeled, targets: np.ndarray, folds: int) -> None:
     counts = np.bincount(targets, minlength=len(data.names))
     small = [data.names[number] for number in np.flatnonzero((counts > 0) & (counts < folds))]
     if (counts < folds).all():
         least = int(counts[counts > 0].min())
         smallest = data.names[int(np.flatnonzero(counts == least)[0])]
-        advice = _advice(least, fewer, "Add images, leave out the classes of fewest images, or merge them")
         raise ValueError(
-            f"No class has {folds} images, one for each of {folds} parts: the smallest, {smallest!r}, has {least}. "
-            f"{advice}"
+            f"No class has {folds} images, one for each of {folds} parts: the smallest, {smallest!r}, has {least}. Add "
+            f"images, leave out the classes of fewest images, or merge them.{_advice(least)}"
         )
     if small:
         message = f"There are fewer than {folds} images of {first_few(small)}: some of {folds} parts have none of them."

@@ -1,12 +1,4 @@
-"""Tables of images and labels, as data sets have them: CSV, TSV, Parquet, data frames, columns.
-
->>> from vit_keras import vit
->>> model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=5)
->>> columns = {"image": ["daisy/0.png", "daisy/1.png", "rose/0"], "label": ["daisy", "daisy", "rose"]}
->>> train = image_table(columns, images_dir="flowers", model=model, progress=False, shuffle=True, batch_size=2)
->>> train.class_names, train.counts.tolist()
-(('daisy', 'rose'), [2, 1])
-"""
+"""Tables of images and labels, as data sets have them: CSV, TSV, Parquet, data frames, columns."""
 
 from __future__ import annotations
 
@@ -25,7 +17,7 @@ import keras
 import numpy as np
 
 from ..._internal.imports import extra
-from ..._internal.validate import Share, did_you_mean, expanded, one_of, path_text
+from ..._internal.validate import Share, did_you_mean, expanded, one_of, path_text, received
 from ...labels import TASKS
 from ...preprocess import Preprocessing
 from .augment import Augmentation
@@ -34,11 +26,11 @@ from .folder import EXTENSIONS, OF_IMAGES, Labeled, first_few, folder_of, read_f
 from .splits import hold_out
 
 __all__ = [
-    *("find_pictures", "image_table", "is_table", "read_columns", "read_pictures", "read_table", "whole_columns"),
+    *("find_images", "image_table", "is_table", "read_columns", "read_images", "read_table", "whole_columns"),
 ]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Columns:
     """Columns of a table, and what they mean; see `image_table`. `None` for `images_dir`: the folder of the table."""
 
@@ -138,16 +130,7 @@ def image_table(
         >>> data.class_names, data.labels.tolist(), data.paths[0].name
         (('red', 'white'), [[0.0, 1.0], [1.0, 1.0]], '0.png')
     """
-    columns = Columns(
-        images_dir=images_dir,
-        image_column=image_column,
-        label_column=label_column,
-        task=task,
-        separator=separator,
-        group_column=group_column,
-        weight_column=weight_column,
-        class_names=class_names,
-    )
+    columns = Columns(images_dir, image_column, label_column, task, separator, group_column, weight_column, class_names)
     data = read_table(table, columns)
     if data.assumed and progress:
         print(data.assumed, file=sys.stderr)
@@ -165,10 +148,8 @@ def image_table(
         workers=workers,
         progress=progress,
     )
-    if validation_split is None:
-        return datasets_of(data, None, how)[0]
-    train, held_out = datasets_of(data, hold_out(data, validation_split, seed), how)
-    return train, held_out
+    datasets = datasets_of(data, None if validation_split is None else hold_out(data, validation_split, seed), how)
+    return datasets[0] if validation_split is None else datasets
 
 
 # --- what the columns say -----------------------------------------------------------------------------------------
@@ -228,11 +209,11 @@ def read_table(table: Any, how: Columns, fewest: int = 2) -> Labeled:
     if group is not None:
         groups = column_numbers(written, group)
     ids = [str(value) for value in ids]
-    paths, missing = find_pictures(ids, root)
+    paths, missing = find_images(ids, root)
     return Labeled(task, names, paths, labels, ids, root, weights, groups, missing, assumed)
 
 
-def read_pictures(source: Any, how: Columns, errors: str, fewest: int = 2) -> Labeled:
+def read_images(source: Any, how: Columns, errors: str, fewest: int = 2) -> Labeled:
     """Return the images of a folder of classes, or of a table; options of a table are refused for a folder."""
     if is_table(source):
         return read_table(source, how, fewest)
@@ -350,7 +331,7 @@ def _numbers(column: np.ndarray, name: str) -> np.ndarray:
 # --- the files ----------------------------------------------------------------------------------------------------
 
 
-def find_pictures(ids: Sequence[str], root: Path) -> tuple[list[Path], frozenset[int]]:
+def find_images(ids: Sequence[str], root: Path) -> tuple[list[Path], frozenset[int]]:
     """Return the file of each id, and the numbers of ids without a file; each folder is listed once."""
     folders: dict[Path, dict[str, list[str]]] = {}
     paths, missing = [], []
@@ -384,6 +365,24 @@ def _listed(folder: Path) -> dict[Any, Any]:
 
 _READERS = {".csv": ",", ".tsv": "\t", ".tab": "\t", ".parquet": None, ".pq": None}
 _PACKED = (".gz", ".bz2", ".xz", ".zip", ".zst")
+
+
+def images_of_table(table: Any, images_dir: str | os.PathLike[str] | None, column: str | None) -> list[str]:
+    """Return the file of each row of a table; `column` is the first one by default.
+
+    Raises:
+        FileNotFoundError: Images are missing. Without them, rows of features would not be those of the table.
+    """
+    column = column or next(iter(read_columns(table)))
+    (names,) = whole_columns(read_columns(table, [column]), column)
+    paths, missing = find_images([*map(str, names)], folder_of(table, images_dir))
+    if missing:
+        lost = first_few([str(paths[row]) for row in sorted(missing)])
+        raise FileNotFoundError(
+            f"{len(missing):,} of the {len(paths):,} images of {received(table)} are missing: {lost}. Pass images_dir= "
+            "(--images-dir), their folder, or leave their rows out of the table."
+        )
+    return [*map(str, paths)]
 
 
 def is_table(data: Any) -> bool:

@@ -17,7 +17,7 @@ from ..._internal.validate import expanded, positive_integer, received
 from ...anatomy import find_vit, front, image_shape
 from ...preprocess import Preprocessing
 from ..data.decoding import report_damaged
-from ..data.folder import pictures_in
+from ..data.folder import images_in
 from ..data.table import is_table
 
 __all__: list[str] = []
@@ -84,7 +84,7 @@ def files_in(images: str | os.PathLike[str]) -> tuple[list[str], np.ndarray | No
     folder = expanded(images)
     if not folder.is_dir():
         return [os.fspath(images)], None
-    paths = pictures_in(folder)
+    paths = images_in(folder)
     parts = [path.relative_to(folder).parts for path in paths]
     if not paths:
         raise ValueError(f"There are no images in {folder}.")

@@ -11,12 +11,13 @@ import keras
 import numpy as np
 
 from ..._internal.atomic import complete
-from ..._internal.validate import expanded, one_of
+from ..._internal.validate import expanded, one_of, received
 from ...anatomy import blocks, final_norm, find_vit, front, heads, pooling, preprocessing_of
 from ...backend.keras_internals import kept, no_gradients
 from ...model import VisionTransformer
 from ...preprocess import Preprocessing
 from ..checks import check_range
+from ..data.table import images_of_table, is_table
 from .batches import batches_of, joined_labels, run_over
 from .writers import writer_for
 
@@ -27,6 +28,8 @@ def embed(
     model: keras.Model,
     images: Any,
     *,
+    images_dir: str | os.PathLike[str] | None = None,
+    image_column: str | None = None,
     batch_size: int = 32,
     output: str | os.PathLike[str] | None = None,
     layer: str | None = None,
@@ -43,11 +46,13 @@ def embed(
         model: A ViT of this package, or a model with one inside. What stands before the ViT (preprocessing,
             augmentation) is applied. Layers after it are not, except those that turn its tokens into one vector, such
             as `GlobalAveragePooling1D` after a ViT with `pooling=None`.
-        images: The images: a folder (searched with its subfolders), an `ImageFolder` (whose images come in the order of
-            its `paths`, without augmentation), an array, a list or iterator of images (whatever `vit_keras.utils.read`
-            reads), or a dataset of batches `x` or `(x, y, …)`: `tf.data`, PyDataset, DataLoader. Batches of integers
-            are pixels in [0, 255], which are prepared as the model needs; batches of floats go into the model as they
-            are, as in `predict`.
+        images: The images: a folder (searched with its subfolders), a table (see `vit_keras.training.image_table`), an
+            `ImageFolder` (whose images come in the order of its `paths`, without augmentation), an array, a list or
+            iterator of images (whatever `vit_keras.utils.read` reads), or a dataset of batches `x` or `(x, y, …)`:
+            `tf.data`, PyDataset, DataLoader. Batches of integers are pixels in [0, 255], which are prepared as the
+            model needs; batches of floats go into the model as they are, as in `predict`.
+        images_dir: For a table, the folder of its images; `None`: the folder of the table.
+        image_column: For a table, the column of the images; `None`: the first column.
         batch_size: Images in a batch. Datasets have their own.
         output: File to write instead of returning an array: .parquet, .npz or .npy. `.npz` has `features`, and `paths`
             and `labels` where they are known; `.parquet` the columns `path`, `label`, `features` (it needs the extra
@@ -80,6 +85,10 @@ def embed(
         (1, 64)
     """
     one_of(errors, "errors", ("raise", "skip"))
+    if is_table(images):
+        images = images_of_table(images, images_dir, image_column)
+    elif images_dir is not None or image_column is not None:
+        raise ValueError(f"images_dir and image_column are for a table. Received: images={received(images)}")
     extractor = Extractor.of(model, layer, image_size)
     file = None if output is None else (writer_for(output), expanded(output))
     batches, total = batches_of(images, batch_size)

@@ -23,8 +23,8 @@ from ...preprocess.images import read
 from ...visualize.attention import attention_map
 from ..data.dataset import ImageFolder
 from ..data.folder import Labeled, first_few
-from ..data.table import Columns, is_table, read_pictures
-from ..embeddings.batches import Batch, batches_of_files, joined_paths, run_over
+from ..data.table import Columns, is_table, read_images
+from ..embeddings.batches import Batch, batches_of_files, joined_paths, run_over, slices
 from ..metrics import scikit_learn_metrics
 from .tasks import Evaluation
 
@@ -64,10 +64,11 @@ def evaluate(
         label_column: For a table, the column of the labels, or several; `None`: label, or the columns with the names of
             the model's labels or numbers. A model with one label or number takes a column of any name.
         separator: For a table, the text between the labels of a column with several.
-        only: Images to evaluate: the split.json that `finetune` wrote, for those that it held out, or a list of images
-            as the table calls them, or relative to the folder; `None`: all.
-        image_size: Pixels, `(height, width)` or one integer, for a model that takes any size; `"native"` or `None`: the
-            size of its checkpoint. A model that resizes images itself gets each image in its own size.
+        only: Images to evaluate: the split.json that `finetune` wrote, for those that it held out; `None`: all. Or a
+            list of images, by their names in the table or relative to the folder.
+        image_size: Input size in pixels, for a model that takes any size; `"native"`: the size of its checkpoint.
+            `(height, width)`, or one integer for a square. `None` is `"native"`. A model that resizes images itself
+            gets each image in its own size.
         batch_size: Images in a batch.
         errors: What to do with damaged images: `"raise"` an error, or `"skip"` them with a warning.
         progress: Whether to show a bar.
@@ -109,13 +110,10 @@ def evaluate_decoded(
     """Measure a model on the images of a dataset of its task, decoded in its size, without augmentation."""
     if (said := anatomy.task(model)) != data.task:
         raise ValueError(f"The model {model.name!r} has the task {said!r}, and the images {data.task!r}.")
+    paths, numbers = [str(path) for path in data.paths], range(len(data.paths))
     batches = (
-        Batch(
-            np.stack([data.pixels(n) for n in range(first, min(first + batch_size, len(data.paths)))]),
-            [str(path) for path in data.paths[first : first + batch_size]],
-            data.labels[first : first + batch_size],
-        )
-        for first in range(0, len(data.paths), batch_size)
+        Batch(np.stack([data.pixels(n) for n in numbers[part]]), paths[part], data.labels[part])
+        for part in slices(len(paths), batch_size)
     )
     as_they_are = anatomy.preprocessing_of(model).replace(image_size=None, crop=None)
     return _evaluation(model, batches, as_they_are, data.class_names, expanded(folder), len(data.paths))
@@ -140,11 +138,12 @@ def _labeled(model: keras.Model, source: Any, columns: Columns, label: Any, erro
         why = f"its task is {task!r}, and a folder of classes has one class for each image. Pass a table."
         raise ValueError(f"The model {model.name!r} cannot be measured: {why}")
     if is_table(source):
-        if by_columns and names is not None and (label is None or {*_listed(label)} == {*names}):
+        listed: Any = names if label is None else [label] if isinstance(label, str) else label
+        if by_columns and names is not None and {*listed} == {*names}:
             columns = dataclasses.replace(columns, label_column=names)  # in the order of the outputs
         classes = None if by_columns or task == "single" else names
         columns = dataclasses.replace(columns, task=task, class_names=classes)
-    data = read_pictures(source, columns, errors, fewest=1)
+    data = read_images(source, columns, errors, fewest=1)
     if task == "single":
         names, numbers = _match(model, data.names)
         return dataclasses.replace(data, names=names, labels=numbers[data.labels])
@@ -155,10 +154,6 @@ def _labeled(model: keras.Model, source: Any, columns: Columns, label: Any, erro
             f"The model {model.name!r} predicts {first_few(names)}. Received columns: {first_few(data.names)}"
         )
     return data
-
-
-def _listed(names: str | Sequence[str]) -> Sequence[str]:
-    return [names] if isinstance(names, str) else names
 
 
 def _match(model: keras.Model, folders: Sequence[str]) -> tuple[tuple[str, ...], np.ndarray]:
@@ -186,28 +181,23 @@ def _chosen(paths: Sequence[str], only: Any) -> np.ndarray:
         file = expanded(only)
         try:
             only = json.loads(file.read_text(encoding="utf-8-sig"))["validation"]
-        except ValueError as error:
-            raise ValueError(f"{file} is not a split.json of finetune: {error}.") from None
-        except (LookupError, TypeError):
-            raise ValueError(f'{file} is not a split.json of finetune: it has no list "validation".') from None
-    rows: dict[str, list[int]] = {}  # an image may be in several
-    for row, path in enumerate(paths):
-        rows.setdefault(path, []).append(row)
-    wanted = dict.fromkeys(map(str, only))
-    missing = [path for path in wanted if path not in rows]
+        except (ValueError, LookupError, TypeError) as error:
+            raise ValueError(f'{file} is not a split.json of finetune, with a list "validation": {error}.') from None
+    wanted = {*map(str, only)}
+    missing = sorted(wanted.difference(paths))
     if missing:
         raise FileNotFoundError(f"{len(missing):,} of the images to evaluate are not there, such as {missing[0]}.")
-    return np.array([row for path in wanted for row in rows[path]], int)
+    return np.array([row for row, path in enumerate(paths) if path in wanted], int)
 
 
-def pictures_of_mistakes(
+def images_of_mistakes(
     model: keras.Model, evaluation: Any, folder: str | os.PathLike[str], count: int = 24
 ) -> dict[int, tuple[np.ndarray, np.ndarray | None]]:
-    """Return at most `count` images of the worst mistakes, worst first (see `explained_pictures`)."""
-    return explained_pictures(model, evaluation, folder, evaluation.mistakes()[:count])
+    """Return at most `count` images of the worst mistakes, worst first (see `explained_images`)."""
+    return explained_images(model, evaluation, folder, evaluation.mistakes()[:count])
 
 
-def explained_pictures(
+def explained_images(
     model: keras.Model, evaluation: Any, folder: str | os.PathLike[str], numbers: Iterable[int]
 ) -> dict[int, tuple[np.ndarray, np.ndarray | None]]:
     """Return images of an evaluation by number: uint8 pixels, and the same with the relevance of the prediction.
@@ -215,17 +205,17 @@ def explained_pictures(
     Models without attention, and OpenVINO, which has no gradients, give `None` for the latter.
     """
     chosen = [int(number) for number in numbers]
-    pictures = [small(expanded(folder) / evaluation.paths[number]) for number in chosen]
-    overlays: list[np.ndarray | None] = [None] * len(pictures)
+    images = [small(expanded(folder) / evaluation.paths[number]) for number in chosen]
+    overlays: list[np.ndarray | None] = [None] * len(images)
     if anatomy.has_attention(model) and not openvino.is_active():
         overlays, step = [], 1 if None in anatomy.image_shape(model)[1:3] else _MAP_BATCH
-        for first in range(0, len(pictures), step):
-            overlays.extend(attention_map(model, pictures[first : first + step], method="relevance"))
-    return dict(zip(chosen, zip(pictures, overlays)))
+        for first in range(0, len(images), step):
+            overlays.extend(attention_map(model, images[first : first + step], method="relevance"))
+    return dict(zip(chosen, zip(images, overlays)))
 
 
 def small(path: Path) -> np.ndarray:
     """Return an image in a size that is large enough for a report."""
-    picture = Image.fromarray(read(path, None))
-    picture.thumbnail((_MAP_SIDE, _MAP_SIDE), Image.Resampling.LANCZOS)
-    return np.asarray(picture)
+    image = Image.fromarray(read(path, None))
+    image.thumbnail((_MAP_SIDE, _MAP_SIDE), Image.Resampling.LANCZOS)
+    return np.asarray(image)

@@ -1,14 +1,7 @@
 """Calibration: compare probabilities with accuracy, and fit the temperature that makes them agree.
 
-A reliability diagram compares, in bins of the probability, how sure a model was with how often it was right. The
-expected calibration error is the mean gap between the two, weighted by the images in each bin (Guo et al., "On
-Calibration of Modern Neural Networks", arXiv 1706.04599). One number, the temperature, divides the logits: it changes
-no prediction, only how sure the model is.
-
->>> sure = np.array([[0.9, 0.1]] * 10)
->>> said = Reliability.of(sure, np.array([0] * 6 + [1] * 4))
->>> round(said.error, 3)  # 90 % sure, and right in 60 %
-0.3
+The expected calibration error is the mean gap between how sure a model was and how often it was right, in bins of the
+probability (Guo et al., "On Calibration of Modern Neural Networks", arXiv 1706.04599).
 """
 
 from __future__ import annotations

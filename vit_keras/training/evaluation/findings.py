@@ -104,7 +104,8 @@ def _learned(frozen: FrozenFeatures, data: Labeled, parts: Sequence[Sequence[np.
     train, held_out = (part[:most] for part in parts[0])
     if len(held_out) < 16 or (np.bincount(labels[train]) >= 16).sum() < 2:
         return []
-    l2 = linear_probe(features[train], labels[train], classes=len(data.names), seed=seed).l2
+    known = frozen.linear_probe(frozen.rows[parts[0][0]], data)
+    l2 = (known or linear_probe(features[train], labels[train], classes=len(data.names))).l2
     judge = make_pipeline(StandardScaler(), LogisticRegression(C=1 / (l2 * len(train)), max_iter=1000, tol=1e-5))
     counts, _, scores = learning_curve(
         judge, features, labels, train_sizes=_SIZES, cv=[(train, held_out)] * _DRAWS, shuffle=True, random_state=seed

@@ -11,7 +11,8 @@ import numpy as np
 from ...anatomy import find_vit
 from ...opening import resize
 from ..data.dataset import ImageFolder
-from ..embeddings import embed
+from ..data.folder import Labeled
+from ..embeddings import Probe, embed, linear_probe
 from ..embeddings.batches import slices
 
 __all__ = ["FrozenFeatures"]
@@ -30,6 +31,7 @@ class FrozenFeatures:
     rows: np.ndarray
     features: np.ndarray
     seconds: float = 0.0
+    _probes: dict[bytes, Probe | None] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(
@@ -50,6 +52,15 @@ class FrozenFeatures:
         features = embed(model, batches(), progress=False)
         rows = np.concatenate([train.rows, held_out.rows])[order]
         return cls(rows[: len(features)], features, time.monotonic() - begun)
+
+    def linear_probe(self, rows: np.ndarray, data: Labeled) -> Probe | None:
+        """Return the linear probe of some images, which is trained once; `None` where that would take minutes."""
+        places = self.places(np.sort(rows))
+        features, labels, key = self.features[places], data.labels[self.rows[places]], places.tobytes()
+        if key not in self._probes:
+            short = features.size * len(data.names) <= MOST_WORK
+            self._probes[key] = linear_probe(features, labels, classes=len(data.names)) if short else None
+        return self._probes[key]
 
     def places(self, rows: np.ndarray) -> np.ndarray:
         """Return where in `features` those of some images are; images without features are left out."""

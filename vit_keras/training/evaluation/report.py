@@ -52,7 +52,7 @@ def report(
     folds: Folds | None = None,
     histories: Sequence[History] = (),
     notes: Iterable[str] = (),
-    pictures: Mapping[int, tuple[np.ndarray, np.ndarray | None]] | None = None,
+    images: Mapping[int, tuple[np.ndarray, np.ndarray | None]] | None = None,
     command: str | None = None,
     recipe: Mapping[str, Any] | None = None,
     facts: Mapping[str, Any] | None = None,
@@ -63,7 +63,7 @@ def report(
     """Return the page of an evaluation, and of the training before it.
 
     `folds` are the header and the rows of a table, and a sentence; `histories` the history of each;
-    `pictures` the mistakes by their number, each as pixels and with a map or `None`; `temperature` what the model was
+    `images` the mistakes by their number, each as pixels and with a map or `None`; `temperature` what the model was
     calibrated with, of several models an array `(n, 1)`; `data` what the findings are about.
     """
     parts = [
@@ -74,7 +74,7 @@ def report(
         *_measures(evaluation),
         _calibration(evaluation, temperature),
         *(_finding(each, data) for each in findings if data is not None),
-        _mistakes(evaluation, pictures or {}),
+        _mistakes(evaluation, images or {}),
         _curves_of_folds(histories),
         _making(command, recipe or {}, facts or {}),
     ]
@@ -254,19 +254,19 @@ def _finding(finding: Finding, data: Labeled) -> str:
 # --- mistakes ---------------------------------------------------------------------------------------------------
 
 
-def _mistakes(evaluation: Any, pictures: Mapping[int, tuple[np.ndarray, np.ndarray | None]]) -> str:
-    if not pictures:
+def _mistakes(evaluation: Any, images: Mapping[int, tuple[np.ndarray, np.ndarray | None]]) -> str:
+    if not images:
         return ""
-    mapped = any(overlay is not None for _, overlay in pictures.values())
+    mapped = any(overlay is not None for _, overlay in images.values())
     heading, text = evaluation.row.worst
     text += " Next to each: what in the image supports the prediction." if mapped else ""
-    cards = "".join(_card(evaluation, number, *pictures[number]) for number in pictures)
+    cards = "".join(_card(evaluation, number, *images[number]) for number in images)
     return section(heading, f"<p>{text}</p>", f'<div class="cards">{cards}</div>')
 
 
-def _card(evaluation: Any, number: int, picture: np.ndarray, overlay: np.ndarray | None) -> str:
+def _card(evaluation: Any, number: int, image: np.ndarray, overlay: np.ndarray | None) -> str:
     true, said = evaluation.caption(number)
-    images = [(picture, f"An image that is {true}")]
+    images = [(image, f"An image that is {true}")]
     if overlay is not None:
         images.append((overlay, f"The same image, with the map of what supports {said}"))
     return _figure(images, f"<b>{escape(true)}</b>, predicted as <b>{escape(said)}</b>", evaluation.paths[number])
@@ -281,9 +281,9 @@ def _figure(images: Sequence[tuple[np.ndarray, str]], caption: str, path: str) -
 
 def jpeg(pixels: np.ndarray) -> str:
     """Return an image as a data URL, for a page."""
-    picture, file = Image.fromarray(np.ascontiguousarray(pixels)), io.BytesIO()
-    picture.thumbnail((_SIDE, _SIDE), Image.Resampling.LANCZOS)
-    picture.save(file, "JPEG", quality=82, optimize=True)
+    image, file = Image.fromarray(np.ascontiguousarray(pixels)), io.BytesIO()
+    image.thumbnail((_SIDE, _SIDE), Image.Resampling.LANCZOS)
+    image.save(file, "JPEG", quality=82, optimize=True)
     return data_uri(file.getvalue(), "image/jpeg")
 
 

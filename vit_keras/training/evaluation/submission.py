@@ -1,7 +1,4 @@
-"""Predictions for a table of images, averaged over models and views, in the columns that a competition asks for.
-
->>> table = predict_table("test.csv", ["fold0/model.keras", "fold1/model.keras"], "images")  # doctest: +SKIP
-"""
+"""Predictions for a table of images, averaged over models and views, in the columns that a competition asks for."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ from ..data.columns import VALUES, Meaning, check_spelling, columns_of, meaning_
 from ..data.dataset import preprocessing_for
 from ..data.decoding import DecodedImages, decode_images
 from ..data.folder import first_few, folder_of
-from ..data.table import find_pictures, read_columns, whole_columns
+from ..data.table import find_images, read_columns, whole_columns
 from .views import SeveralViews
 
 if TYPE_CHECKING:
@@ -76,16 +73,15 @@ def predict_table(
         average: What is averaged: probabilities, or logits, before the softmax or sigmoid. Numbers are averaged as they
             are.
         values: What to write: names or numbers of classes, labels or levels, or a probability for each; `"auto"`: what
-            the columns of the sample tell. `"names"`: of the class, of the labels (joined by the separator), or of the
-            level. `"numbers"`: of the class or level, a column of 0 and 1 for each label, or the predicted numbers.
-            `"probabilities"`: a column for each class or label. With `"auto"`, a column for each class is for
-            probabilities, one of texts for names, one of integers for numbers, and one of decimal numbers for the
-            probability of the second class of two. Names of classes or levels that are numbers, such as 4 or 0.5, are
-            written where numbers are asked for. Without a sample: probabilities of labels, else names or numbers.
+            the columns of the sample tell. `"names"` of labels are joined by the separator; `"numbers"` of labels are a
+            column of 0 and 1 for each. With `"auto"`, a column for each class is for probabilities, one of texts for
+            names, one of integers for numbers, and one of decimal numbers for the probability of the second class of
+            two. Names that are numbers, such as 4 or 0.5, are written where numbers are asked for. Without a sample:
+            probabilities of labels, else names or numbers.
         threshold: Least probability of a label that is said to be there, for names and numbers of labels; `None`: 0.5.
         separator: Text between the labels in one column, which is in none of their names; `None`: a space.
-        image_size: Pixels, `(height, width)` or one integer, for models that take any size; `"native"` or `None`: the
-            size of the checkpoint.
+        image_size: Input size in pixels, for models that take any size; `"native"`: the size of the checkpoint.
+            `(height, width)`, or one integer for a square. `None` is `"native"`.
         batch_size: Images in a batch.
         errors: What to do with damaged and missing images: `"raise"` an error, or `"skip"` them with a warning. Their
             rows get the mean prediction of all others.
@@ -124,7 +120,7 @@ def predict_table(
     pandas = extra("pandas", "Predictions of a table need pandas", "table")
     wanted = None if sample is None else read_columns(sample, [*read_columns(sample)][:1])
     title, ids, names = _ids_and_names(table, wanted, image_column)
-    paths, missing = find_pictures(names, folder_of(table, images_dir))
+    paths, missing = find_images(names, folder_of(table, images_dir))
     if missing and errors == "raise":
         _report_failures([paths[n] for n in sorted(missing)], paths, errors)
     views = tta if isinstance(tta, str) else tuple(tta)
@@ -214,13 +210,13 @@ class _Ensemble:
             views = SeveralViews(preprocessing, self.tta)
             if views.key() not in decoded:
                 decoded[views.key()] = decode_images(paths, views, "auto", 2, self.progress)
-            pictures = decoded[views.key()]
-            if pictures.failures.keys() - failed.keys():
-                failed |= pictures.failures
+            images = decoded[views.key()]
+            if images.failures.keys() - failed.keys():
+                failed |= images.failures
                 _report_failures([*failed], paths, self.errors)
-            rows = np.flatnonzero([path not in pictures.failures for path in paths])
+            rows = np.flatnonzero([path not in images.failures for path in paths])
             show = f"model {number} of {len(self.models)}" if self.progress else None
-            total[rows] += self._run(model, pictures.select(rows), views, preprocessing, show)
+            total[rows] += self._run(model, images.select(rows), views, preprocessing, show)
             del model  # before the next one is opened
         total, meaning = total / len(self.models), meanings[0]
         if self.average == "logits":
@@ -232,17 +228,17 @@ class _Ensemble:
     def _run(
         self,
         model: keras.Model,
-        pictures: DecodedImages,
+        images: DecodedImages,
         views: SeveralViews,
         preprocessing: Preprocessing,
         show: str | None,
     ) -> np.ndarray:
         """Return the values of one model for the average: the mean over all views, float64 `(n, outputs)`."""
-        rows, count, size = [], len(pictures.paths), self.batch_size
+        rows, count, size = [], len(images.paths), self.batch_size
         with progress_bar(show or "", count, show=bool(show)) as advance:
             for first in range(0, count, size):
                 chosen = range(first, min(first + size, count))
-                batch = np.stack([pictures[n] for n in chosen])
+                batch = np.stack([images[n] for n in chosen])
                 if len(batch) < size < count:  # JAX compiles for each size of a batch: keep to one
                     batch = np.concatenate([batch, np.repeat(batch[-1:], size - len(batch), axis=0)])
                 seen = [self._scores(model, inputs) for inputs in views.inputs(batch, preprocessing.normalize)]

@@ -1,10 +1,4 @@
-"""Test-time augmentation: each image is seen several times, and the predictions are averaged.
-
->>> from vit_keras.preprocess import GOOGLE
->>> pictures = SeveralViews(GOOGLE.replace(image_size=32), ("flip", "crops"))
->>> pictures("flowers/rose/0.png").shape, pictures.count
-((5, 32, 32, 3), 10)
-"""
+"""Test-time augmentation: each image is seen several times, and the predictions are averaged."""
 
 from __future__ import annotations
 
@@ -49,13 +43,13 @@ class SeveralViews(Decoder):
 
     def __call__(self, path: Any) -> np.ndarray:
         """Return uint8 `(boxes, height, width, channels)`, without the mirror images."""
-        picture = read(path, None)
-        return np.stack([self.plain(cut(picture, box)) for box in self.boxes])
+        image = read(path, None)
+        return np.stack([self.plain(cut(image, box)) for box in self.boxes])
 
-    def inputs(self, pictures: np.ndarray, normalize: Any) -> Iterator[np.ndarray]:
+    def inputs(self, images: np.ndarray, normalize: Any) -> Iterator[np.ndarray]:
         """Yield the inputs for each view, and its mirror image, of pixels `(n, boxes, height, width, channels)`."""
         for n in range(len(self.boxes)):
-            view = normalize(pictures[:, n])
+            view = normalize(images[:, n])
             yield view
             if self.mirrored:
                 yield view[:, :, ::-1]
@@ -67,8 +61,8 @@ class SeveralViews(Decoder):
         return json.dumps([super().key(), self.boxes])
 
 
-def cut(picture: np.ndarray, box: tuple[float, float, float, float]) -> np.ndarray:
+def cut(image: np.ndarray, box: tuple[float, float, float, float]) -> np.ndarray:
     """Return a part of an image: a box `(top, left, bottom, right)` as shares of its sides."""
-    height, width = picture.shape[:2]
+    height, width = image.shape[:2]
     top, left, bottom, right = (round(share * side) for share, side in zip(box, (height, width) * 2))
-    return picture[top:bottom, left:right]
+    return image[top:bottom, left:right]

@@ -1,10 +1,4 @@
-"""Fine-tune a model on a folder of images in one call that survives a kill, and write a report.
-
->>> from vit_keras.training.finetuning import finetune
->>> result = finetune("vit_ti16", "flowers", output="finetuned")  # doctest: +SKIP
->>> result.evaluation.accuracy  # doctest: +SKIP
-0.91
-"""
+"""Fine-tune a model on a folder of images in one call that survives a kill, and write a report."""
 
 from __future__ import annotations
 
@@ -29,14 +23,14 @@ from ...anatomy import NUMBERS, find_vit, native_size, own_preprocessing
 from ...backend import openvino
 from ...checkpoints.model_weights import ModelWeights
 from ...config import ViTConfig
-from ...opening import open_model, resize
+from ...opening import from_checkpoint, open_model, resize
 from .. import metrics
 from ..data.augment import Augmentation
 from ..data.dataset import DatasetOptions, check_share, datasets_of
 from ..data.folder import Labeled, is_hidden, split
 from ..data.splits import check_fold_column, fold_numbers, hold_out
-from ..data.table import Columns, column_numbers, is_table, read_columns, read_pictures
-from ..recipes import Recipe
+from ..data.table import Columns, column_numbers, is_table, read_columns, read_images
+from ..recipes import PLAIN, Recipe
 from ..recipes import recipe as find_recipe
 from .request import Request, noted_warnings
 from .results import FinetuneResult, FoldsResult
@@ -121,14 +115,14 @@ def finetune(
             validation.
         weight_column: For a table, the column with the weight of each image in the loss.
         class_names: For a table, the names of the classes, labels or levels in their order.
-        recipe: How to train: the name of a recipe, such as finetune, lp_ft, lora or vit, or a `Recipe` (see
-            `vit_keras.training.recipes`).
+        recipe: Recipe of the training, such as `"finetune"`, `"lp_ft"`, `"lora"` or `"vit"`. A name in
+            `vit_keras.training.RECIPES`, or a `Recipe`.
         epochs: Number of epochs; `None`: the recipe's.
         minutes: Time limit in minutes, which may reduce the number of epochs; `None`: 12, or none with `epochs`. The
             number follows from the time of the first steps, and again from later ones while the training is young. If
             not even one epoch fits, a part of one is trained, but at least 20 steps. 0: no limit.
-        image_size: Pixels, `(height, width)` or one integer; `"native"`: the model's own; `"auto"` or `None`: the same,
-            or fewer where the images are smaller.
+        image_size: Input size in pixels; `"native"`: the model's own; `"auto"`: the same, or fewer where the images are
+            smaller. `(height, width)`, or one integer for a square. `None` is `"auto"`.
         batch_size: Images in a step; `None`: 32, or 16 for a short training. Short is one that sees fewer than 6,400
             images in all epochs that it has time for (`Recipe.batch_for`), with the recipes `finetune`, `lp_ft` and
             `gradual`.
@@ -137,9 +131,9 @@ def finetune(
             `splits.fold_numbers`); `None`: one model.
         metric: Metric to measure on the held-out images after each epoch, such as macro_f1, map or rmse (see
             `vit_keras.training.metrics.NAMES`); `None`: the accuracy (one class of several) or the loss.
-        balance: Whether rare classes count as much as frequent ones: by weights of the classes in the loss, or by a
-            loss that does not let the model learn how frequent each class is. The latter, `"prior"`
-            (`vit_keras.training.losses.CrossEntropy`), was the better one where it was measured; `True` is
+        balance: Whether to let rare classes count as much as frequent ones: by weights of the classes in the loss
+            (weights), or by a loss that does not let the model learn how frequent each class is (prior). The latter
+            (`vit_keras.training.losses.CrossEntropy`) was the better one where it was measured; `True` is
             `"weights"`. The metrics `"balanced_accuracy"` and `"macro_f1"` measure by the same rule.
         probe: Whether to look at the images first through the model as it is. It costs one forward pass of each, at
             most a tenth of the time limit. Where an image has one class of several, simple classifiers of the features
@@ -159,7 +153,8 @@ def finetune(
             trained again: each model of a fold is the one that was measured.
         command: The command to show in the report.
         progress: Whether to print what happens.
-        **options: Options of `vit_keras.from_checkpoint`, such as `family`.
+        **options: Fields of the `Recipe` and of its `Augmentation` to change, such as `learning_rate` or `flip`; and
+            options of `vit_keras.from_checkpoint`, such as `family`. A name that both have is the recipe's.
 
     Returns:
         A `FinetuneResult`; with `folds` a `FoldsResult`.
@@ -184,7 +179,7 @@ def finetune(
     started = time.monotonic()
     model, folder = _model_and_folder(model, folder, options)
     output = expanded(validate.path_text(output, "output", "the path of a folder for the results"))
-    how = find_recipe(recipe)
+    how = _changed(find_recipe(recipe), options)
     _check_opening(model, weights, options)
     one_of(errors, "errors", ("raise", "skip"))
     one_of(balance, "balance", (False, True, "weights", "prior"))
@@ -195,23 +190,12 @@ def finetune(
         minutes = _MINUTES if epochs is None else 0
     if not (validate.is_number(minutes) and minutes >= 0):
         raise ValueError(f"minutes must be a number of at least 0. Received: {minutes!r}")
-    columns = Columns(
-        images_dir=images_dir,
-        image_column=image_column,
-        label_column=label_column,
-        task=task,
-        separator=separator,
-        group_column=group_column,
-        weight_column=weight_column,
-        class_names=class_names,
-    )
-    _check_output(output, overwrite, folds)
-    if not is_table(folder) and isinstance(folder, (str, os.PathLike)):
-        _check_beside(output, expanded(folder))
+    columns = Columns(images_dir, image_column, label_column, task, separator, group_column, weight_column, class_names)
+    _check_output(output, folder, overwrite, folds)
     keras.utils.set_random_seed(seed)
     notes: list[str] = []
     with noted_warnings(notes):
-        data = read_pictures(folder, columns, errors)
+        data = read_images(folder, columns, errors)
         if data.assumed and progress:
             print(data.assumed, flush=True)
         _check_task(data, metric, balance, calibrate)
@@ -284,33 +268,40 @@ def _model_and_folder(first: Any, second: Any, options: dict[str, Any]) -> tuple
     return model, folder
 
 
+def _changed(how: Recipe, options: dict[str, Any]) -> Recipe:
+    """Take the fields of a recipe and of its augmentation out of the options, and return the changed recipe."""
+    changes = {name: options.pop(name) for name in [*options] if name in _RECIPE}
+    augmented = {name: options.pop(name) for name in [*options] if name in _AUGMENTATION}
+    how = how.replace(**changes)
+    return how.replace(augmentation=(how.augmentation or PLAIN).replace(**augmented)) if augmented else how
+
+
 def _check_opening(model: Any, weights: Any, options: Mapping[str, Any]) -> None:
-    """Raise `TypeError` for options that nobody would read: a recipe's, and those of opening a model that is open."""
+    """Raise `TypeError` for options that nobody would read, such as those of opening a model that is open."""
     is_open = isinstance(model, keras.Model)
-    own = [name for name in inspect.signature(finetune).parameters if name != "options"]
-    of_opening = () if is_open else {field.name for field in dataclasses.fields(ViTConfig)}
-    fields = {field.name for field in dataclasses.fields(Recipe)} - {*own, *of_opening}
-    augmented = {field.name for field in dataclasses.fields(Augmentation)} - {*own, *of_opening}
+    opening = [*_names(ViTConfig), *inspect.signature(from_checkpoint).parameters]
     if "classes" in options:
         raise TypeError(f"The classes are those of the images. Remove classes={options['classes']!r}.")
     for name in options:
-        found = next(
-            (each for each in (name, *validate.ALIASES.get(name, ())) if each in {*own, *fields, *augmented}), None
-        )
-        if found in {*fields, *augmented}:
-            change = f"{found}=…" if found in fields else f"augmentation=dict({found}=…)"
-            message = f'Pass recipe=vit_keras.training.recipe("finetune", {change})'
-            raise TypeError(f"finetune has no argument {name}. {message}, or --set {found}=… on the command line.")
-        if is_open or found:
-            known = "An open model takes no options of opening."
-            hint = validate.did_you_mean(name, own).strip() or known
-            raise TypeError(f"finetune has no argument {name}. {hint}")
+        if is_open or name not in opening:
+            known = [*inspect.signature(finetune).parameters, *_RECIPE, *_AUGMENTATION, *([] if is_open else opening)]
+            fields = "Recipe and of Augmentation" if is_open else "Recipe, of Augmentation and of ViTConfig"
+            hint = validate.did_you_mean(name, known) or f" Its further options are fields of {fields}."
+            raise TypeError(f"finetune has no argument {name}.{hint}")
     if is_open and weights is not None:
         raise ValueError(f"An open model has its weights. Remove weights={weights!r:.100}.")
 
 
-def _check_output(output: Path, overwrite: bool, folds: int | str | None) -> None:
-    """Raise the errors that can be found before anything is loaded."""
+def _names(kind: Any) -> list[str]:
+    return [field.name for field in dataclasses.fields(kind)]
+
+
+_RECIPE = [name for name in _names(Recipe) if name not in ("name", "source")]
+_AUGMENTATION = _names(Augmentation)
+
+
+def _check_output(output: Path, folder: Any, overwrite: bool, folds: int | str | None) -> None:
+    """Raise an error for an output that cannot be written, is finished, or would be a class of the images."""
     if output.exists() and not output.is_dir():
         raise ValueError(f"{output} is a file. Pass another folder for the results as output= (--output).")
     check_writable(output)
@@ -319,14 +310,12 @@ def _check_output(output: Path, overwrite: bool, folds: int | str | None) -> Non
         raise ValueError(
             f"{output} has a finished run. Pass another folder as output= (--output), or overwrite=True (--overwrite)."
         )
-
-
-def _check_beside(output: Path, images: Path) -> None:
-    """Raise a `ValueError` for results in the folder of the images, where they would be a class."""
-    place, root = output.resolve(), images.resolve()
+    if is_table(folder) or not isinstance(folder, (str, os.PathLike)):
+        return
+    place, root = output.resolve(), expanded(folder).resolve()
     if place == root or (root in place.parents and not is_hidden(place.relative_to(root).parts[0])):
         raise ValueError(
-            f"{output} is in the folder of the images, where it would be a class. Pass a folder outside of {images} as "
+            f"{output} is in the folder of the images, where it would be a class. Pass a folder outside of {root} as "
             "output= (--output)."
         )
 
@@ -400,8 +389,8 @@ def _size(wanted: Any, model: keras.Model, paths: Sequence[Path]) -> tuple[int, 
         return native
     longest = []
     for path in paths[:: math.ceil(len(paths) / _SAMPLED) or 1]:
-        with contextlib.suppress(Exception), Image.open(path) as picture:  # damaged ones are named later
-            longest.append(max(picture.size))
+        with contextlib.suppress(Exception), Image.open(path) as image:  # damaged ones are named later
+            longest.append(max(image.size))
     if not longest:
         return native
     needed = np.quantile(longest, 0.9)

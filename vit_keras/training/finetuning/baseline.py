@@ -1,8 +1,4 @@
-"""Accuracy of simple classifiers of a model's features, before it is fine-tuned.
-
->>> Baseline({NEIGHBORS: 180, PROBE: 186}, held_out=200, learned=800, seconds=4.0, best=PROBE).text
-'linear probe 93.0% (95 % interval: 88.6% to 95.8%); nearest neighbors 90.0%'
-"""
+"""Accuracy of simple classifiers of a model's features, before it is fine-tuned."""
 
 from __future__ import annotations
 
@@ -15,8 +11,8 @@ import numpy as np
 
 from ..data.dataset import ImageFolder
 from ..data.folder import Labeled
-from ..embeddings import Probe, knn, linear_probe
-from ..evaluation.frozen import MOST_WORK, FrozenFeatures
+from ..embeddings import Probe, knn
+from ..evaluation.frozen import FrozenFeatures
 from ..metrics import wilson
 
 __all__ = ["Baseline"]
@@ -52,8 +48,8 @@ class Baseline:
             return None
         right = {NEIGHBORS: int((knn(features, known, queries, k=min(20, len(features))) == wanted).sum())}
         probes = {CENTROIDS: _centroids(features, known, classes)}
-        if features.size * classes <= MOST_WORK:
-            probes[PROBE] = linear_probe(features, known, classes=classes)
+        if (probe := frozen.linear_probe(train.rows, data)) is not None:
+            probes[PROBE] = probe
         right |= {name: int((probe.predict(queries) == wanted).sum()) for name, probe in probes.items()}
         best, seconds = _best(right), frozen.seconds + time.monotonic() - started
         return cls(right, len(wanted), len(known), seconds, best, probes[best])

@@ -22,7 +22,7 @@ from ...opening import open_model
 from .. import metrics
 from ..data.dataset import ImageFolder
 from ..data.folder import Labeled
-from ..evaluation import Evaluation, explained_pictures, pictures_of_mistakes, relative
+from ..evaluation import Evaluation, explained_images, images_of_mistakes, relative
 from ..evaluation.calibration import calibrate
 from ..evaluation.findings import Finding, analyze, wrong_labels
 from ..evaluation.flips import FlipTest
@@ -204,7 +204,7 @@ class Request:
             title=f"{model.name}, fine-tuned on {self.title}",
             subtitle=training.images,
             history=run.history,
-            pictures=pictures_of_mistakes(model, evaluation, self.data.root, self.mistakes),
+            images=images_of_mistakes(model, evaluation, self.data.root, self.mistakes),
             facts=told["facts"],
             temperature=told["temperature"],
         )
@@ -340,7 +340,7 @@ class Request:
             subtitle=f"{len(rows):,} images of {self.data.words}, each predicted by the model that has not seen it",
             folds=(("Fold", "Images", name, "Epochs", "Time"), table, f"{name}: {spread}"),
             histories=[result["history"] for result in done],
-            pictures=self._mistakes_of_folds(evaluation, folds, places),
+            images=self._mistakes_of_folds(evaluation, folds, places),
             facts={**done[0]["facts"], "time": duration(sum(result["seconds"] for result in done))},
             temperature=by,
         )
@@ -357,7 +357,7 @@ class Request:
         worst, found = evaluation.mistakes()[: self.mistakes], {}
         for fold in np.unique(folds[worst]):
             model = open_model(places[fold] / "model.keras")
-            found |= explained_pictures(model, evaluation, self.data.root, worst[folds[worst] == fold])
+            found |= explained_images(model, evaluation, self.data.root, worst[folds[worst] == fold])
             del model
             gc.collect()
         return {int(number): found[number] for number in worst}

@@ -108,7 +108,7 @@ def scale_head(model: keras.Model, scale: np.ndarray, shift: np.ndarray) -> None
 def _without_prior(model: keras.Model, recipe: Recipe, train: ImageFolder) -> dict[str, Any]:
     """Return the options of `compile` by which a model does not learn how frequent each class is."""
     logits = last_activation(model) == "linear"
-    counts = np.maximum(cast("np.ndarray", train.counts), 1)  # there are classes: see check_options
+    counts = np.maximum(cast("np.ndarray", train.counts), 1)  # there are classes: see _check_task
     loss = CrossEntropy(from_logits=logits, label_smoothing=recipe.label_smoothing, prior=counts)
     return {"loss": loss, "metrics": [accuracy]}
 

@@ -1,18 +1,10 @@
-"""Programs that do not know this package: Triton's client, a fuzzer of descriptions, Prometheus' parser, a browser.
-
-They are in no extra: `pip install "tritonclient[http]" schemathesis playwright`, and Chromium.
-"""
+"""The page of the server, in Chromium."""
 
 import json
-import subprocess
-import sys
-import urllib.request
-from pathlib import Path
 
-import make_tiny_onnx
 import numpy as np
 import pytest
-from ask_server import ask, encoded, random_picture
+from ask_server import ask, random_picture
 from PIL import Image
 
 pytest.importorskip("uvicorn")
@@ -25,57 +17,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def address(tiny):
-    with serve.running(tiny, body=2_000_000) as address:
+    with serve.running(tiny, max_mb=2) as address:
         yield address
-
-
-@pytest.mark.parametrize("binary", [True, False])
-def test_the_client_of_triton(address, binary):
-    triton = pytest.importorskip("tritonclient.http")
-    client = triton.InferenceServerClient(address.removeprefix("http://"), concurrency=4)
-    assert client.is_server_live() and client.is_server_ready() and client.is_model_ready("tiny_model", "1")
-    assert client.get_server_metadata()["name"] == "vit-keras"
-    assert client.get_model_metadata("tiny_model")["inputs"][0]["datatype"] == "UINT8"
-    images = random_picture(40, 30).reshape(4, 10, 30, 3)
-    tensor = triton.InferInput("images", images.shape, "UINT8")
-    tensor.set_data_from_numpy(images, binary_data=binary)
-    wanted = [triton.InferRequestedOutput(name, binary_data=binary) for name in ("probabilities", "attention_1")]
-    expected = make_tiny_onnx.probabilities(images)
-    found = client.infer("tiny_model", [tensor], outputs=wanted, request_id="7")
-    np.testing.assert_allclose(found.as_numpy("probabilities"), expected, rtol=1e-4)
-    assert found.as_numpy("attention_1").shape == (4, 2, 5, 5) and found.get_response()["id"] == "7"
-    together = [client.async_infer("tiny_model", [tensor]) for _ in range(8)]
-    for each in together:
-        np.testing.assert_allclose(each.get_result().as_numpy("probabilities"), expected, rtol=1e-4)
-    with pytest.raises(triton.InferenceServerException, match="There is no output 'x'"):
-        client.infer("tiny_model", [tensor], outputs=[triton.InferRequestedOutput("x")])
-    client.close()
-
-
-def test_the_description_is_what_the_server_does(address, tmp_path):
-    pytest.importorskip("schemathesis")
-    program = Path(sys.executable).with_name("schemathesis")
-    command = [program, "run", f"{address}/openapi.json", "--max-examples", "40", "--seed", "1"]
-    command += ["--exclude-checks", "positive_data_acceptance"]  # a schema cannot say which bytes are a picture
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-6000:]
-
-
-def test_the_parser_of_prometheus(address):
-    parser = pytest.importorskip("prometheus_client.parser")
-    ask(address, "/predict", encoded(random_picture()))
-    families = {family.name: family for family in parser.text_string_to_metric_families(metrics(address))}
-    assert families["vit_keras_requests"].type == "counter"
-    buckets = [s for s in families["vit_keras_inference_seconds"].samples if s.name.endswith("_bucket")]
-    assert [s.value for s in buckets] == sorted(s.value for s in buckets) and buckets[-1].labels["le"] == "+Inf"
-
-
-def metrics(address):
-    with urllib.request.urlopen(f"{address}/metrics") as response:
-        return response.read().decode()
-
-
-# --- the page -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

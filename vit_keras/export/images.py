@@ -15,30 +15,30 @@ from .. import anatomy
 from .._internal.validate import expanded, received
 from ..preprocess import Preprocessing
 from ..preprocess.images import decode, orientation, read
-from ..training.data.folder import pictures_in
+from ..training.data.folder import images_in
 from .plan import Plan
 
-__all__ = ["check_pictures", "model_inputs", "picture_files", "pictures_of_own_size", "unresized"]
+__all__ = ["check_images", "image_files", "model_inputs", "resized_images", "unresized"]
 
 
-def check_pictures(
-    plan: Plan, pictures: Any, otherwise: str = "Pass check=True for drawn ones, or False to compare nothing."
+def check_images(
+    plan: Plan, images: Any, otherwise: str = "Pass check=True for drawn ones, or False to compare nothing."
 ) -> list[Any]:
     """Return the images that the argument `check` or `calibration` selects.
 
     `True` selects drawn ones, the same each time. Images of other than 1 or 3 channels are uint8 arrays. The error for
     no images ends with `otherwise`.
     """
-    if pictures is True:
+    if images is True:
         return drawn(plan)
-    if isinstance(pictures, (str, os.PathLike)):
-        path = expanded(pictures)
-        pictures = pictures_in(path) if path.is_dir() else [path]
-    elif _is_one(pictures):
-        pictures = [pictures]
-    elif not isinstance(pictures, Iterable):
-        raise TypeError(f"Images are paths, arrays or a folder. Received: {received(pictures)}")
-    found, channels = list(pictures), plan.picture_shape[3]
+    if isinstance(images, (str, os.PathLike)):
+        path = expanded(images)
+        images = images_in(path) if path.is_dir() else [path]
+    elif _is_one(images):
+        images = [images]
+    elif not isinstance(images, Iterable):
+        raise TypeError(f"Images are paths, arrays or a folder. Received: {received(images)}")
+    found, channels = list(images), plan.image_shape[3]
     if not found:
         raise ValueError(f"There are no images. {otherwise}")
     for each in found if channels != 3 else ():
@@ -50,14 +50,14 @@ def check_pictures(
     return found
 
 
-def _is_one(pictures: Any) -> bool:
-    given = isinstance(pictures, (Image.Image, bytes, bytearray)) or hasattr(pictures, "read")  # an open file
-    return given or getattr(pictures, "ndim", 4) in (2, 3)
+def _is_one(images: Any) -> bool:
+    given = isinstance(images, (Image.Image, bytes, bytearray)) or hasattr(images, "read")  # an open file
+    return given or getattr(images, "ndim", 4) in (2, 3)
 
 
 def drawn(plan: Plan) -> list[np.ndarray]:
     """Return images of the model's own size, and of others where files resize: gradients, checks, noise, grays."""
-    channels = plan.picture_shape[3]
+    channels = plan.image_shape[3]
     height, width = unresized(plan) or (224, 224)
     sizes = [*[(height, width)] * 4, (height + 37, width * 2 + 5), (max(height // 2, 8), width), (64, 256), (32, 32)]
     return [_draw(number, *size, channels) for number, size in enumerate(sizes)]
@@ -82,33 +82,33 @@ def _draw(number: int, height: int, width: int, channels: int) -> np.ndarray:
     return np.clip(kinds[number % 4](), 0, 255).astype("uint8")
 
 
-def model_inputs(plan: Plan, pictures: Sequence[Any], preprocessing: Preprocessing | None = None) -> list[np.ndarray]:
+def model_inputs(plan: Plan, images: Sequence[Any], preprocessing: Preprocessing | None = None) -> list[np.ndarray]:
     """Return the model's input of each image, `(1, height, width, channels)`, made outside of any file."""
     preprocessing = anatomy.preprocessing_of(plan.model) if preprocessing is None else preprocessing
-    if plan.picture_shape[3] == 3:
-        return [preprocessing(picture) for picture in pictures]
+    if plan.image_shape[3] == 3:
+        return [preprocessing(image) for image in images]
     pixels = preprocessing.for_channels(1).replace(mean=0.0, std=1 / 255)  # each channel as a gray image
-    split = [[pixels(channel) for channel in np.moveaxis(picture, -1, 0)] for picture in pictures]
+    split = [[pixels(channel) for channel in np.moveaxis(image, -1, 0)] for image in images]
     return [preprocessing.normalize(np.concatenate(channels, axis=-1)) for channels in split]
 
 
-def pictures_of_own_size(plan: Plan, pictures: Sequence[Any]) -> list[np.ndarray]:
+def resized_images(plan: Plan, images: Sequence[Any]) -> list[np.ndarray]:
     """Return each image in the size of the model, uint8: what a file that resizes nothing is given."""
-    raw = anatomy.preprocessing_of(plan.model).for_channels(plan.picture_shape[3]).replace(mean=0.0, std=1 / 255)
-    return [np.rint(inputs).astype("uint8") for inputs in model_inputs(plan, pictures, raw)]
+    raw = anatomy.preprocessing_of(plan.model).for_channels(plan.image_shape[3]).replace(mean=0.0, std=1 / 255)
+    return [np.rint(inputs).astype("uint8") for inputs in model_inputs(plan, images, raw)]
 
 
-def picture_files(pictures: Sequence[Any]) -> list[tuple[bytes, np.ndarray]]:
+def image_files(images: Sequence[Any]) -> list[tuple[bytes, np.ndarray]]:
     """Return images as encoded files, and the pixels in them.
 
     Files that TensorFlow reads as this package does are left as they are; all others become PNG and JPEG.
     """
     encoded: list[bytes] = []
-    for picture in pictures:
-        if isinstance(picture, (str, os.PathLike)) and os.path.isfile(picture) and _is_read_alike(picture):
-            encoded.append(Path(picture).read_bytes())
+    for image in images:
+        if isinstance(image, (str, os.PathLike)) and os.path.isfile(image) and _is_read_alike(image):
+            encoded.append(Path(image).read_bytes())
             continue
-        image = Image.fromarray(read(picture, None))
+        image = Image.fromarray(read(image, None))
         for kind in ("PNG", "JPEG"):
             with io.BytesIO() as file:
                 image.save(file, kind)
@@ -122,5 +122,5 @@ def _is_read_alike(path: str | os.PathLike[str]) -> bool:
         if image.format == "JPEG":
             return image.mode != "CMYK"
         upright = orientation(image) == 1
-        plain = image.format in ("PNG", "GIF") or image.mode in ("L", "RGB")
-        return upright and plain and image.format in ("PNG", "GIF", "WEBP", "BMP")
+        plain = image.format == "PNG" or image.mode in ("L", "RGB")
+        return upright and plain and image.format in ("PNG", "WEBP", "BMP")
