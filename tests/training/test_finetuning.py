@@ -258,13 +258,15 @@ def test_the_saved_model_has_learned_all_images_by_the_plan_that_was_measured(fi
         data = image_folder(
             photos, 32, batch_size=8, shuffle=True, augmentation=result.recipe.augmentation, errors="skip"
         )
+    given = tiny()
     keras.utils.set_random_seed(0)
-    model, _ = tuning.with_head(tiny(), (32, 32), data.class_names)
+    model, _ = tuning.with_head(given, (32, 32), data.class_names)
     ridge_probe(embed(model, data, progress=False), data.labels).apply_to(model)
     result.recipe.compile(model, data)
     model.fit(data, epochs=3, callbacks=[*result.recipe.callbacks, *data.callbacks], verbose=0)
-    for ours, theirs in zip(result.model.get_weights(), model.get_weights(), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+    images, _ = data.arrays()
+    # Not the weights: the biases of keys change no output, so their updates are of rounding.
+    np.testing.assert_allclose(result.model.predict(images), model.predict(images), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.compiles_long

@@ -121,7 +121,7 @@ def test_a_metric_changes_nothing_in_a_training_with_averages(photos, columns, t
 )
 def test_every_task_learns_and_is_saved(photos, columns, tmp_path, task, label, metric):
     how = recipe("finetune", learning_rate=1e-2, augmentation=None)
-    chosen = options(photos, label_column=label, task=task, metric=metric, recipe=how, epochs=8)
+    chosen = options(photos, label_column=label, task=task, metric=metric, recipe=how, epochs=8, refit=False)
     result = finetune(columns, model=tiny(), output=tmp_path / "run", **chosen)
     found = result.evaluation
     if task == "multi":
@@ -385,7 +385,7 @@ def test_a_fold_whose_images_do_not_define_the_metric_has_no_score(photos, colum
 
 
 def test_folds_are_trained_alike(photos, columns, tmp_path, monkeypatch):
-    """The first fold learns from 16 images in two steps, the second from 32 in four; all make six: enough to augment."""
+    """The first fold learns from 16 images in two steps, the second from 32 in four. All make six: enough"""
     seen = []
     fit = Training._fit
 

@@ -52,7 +52,7 @@ def test_the_batch_follows_the_number_of_images(folder, tmp_path, capsys, option
 @pytest.mark.filterwarnings("ignore:batch_size=32, but")
 def test_a_short_time_halves_the_batch(folder, tmp_path, monkeypatch):
     """Where a forward pass takes a second, ten minutes are 210 images."""
-    how = {**HOW, "recipe": recipe("finetune", halve_batch_below=250, epochs=20), "minutes": 10}
+    how = {**HOW, "recipe": recipe("finetune", halve_batch_below=250, epochs=20), "minutes": 10, "refit": False}
     seen = []
     training = requesting.Training
     monkeypatch.setattr(requesting, "Training", lambda *given: seen.append(given[1]) or training(*given))

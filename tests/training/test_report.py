@@ -99,8 +99,8 @@ def test_charts_are_figures_without_styles_or_addresses():
     shares = np.array([[0.95, 0.05]] * 8 + [[0.65, 0.35]] * 4)
     found = Reliability.of(shares, np.array([0] * 6 + [1] * 2 + [0] * 3 + [1]))
     for svg in (
-        charts.history_chart("Loss", {"train": [3.0, float("nan"), 1.0], "val": [2.0, 2.5, 0.5]}, 1),
-        charts.history_chart("Accuracy", {"val": [0.2]}, None, images=50),
+        charts.history_chart("Loss", {"train": [3.0, float("nan"), 1.0], "val": [2.0, 2.5, 0.5]}),
+        charts.history_chart("Accuracy", {"val": [0.2]}, images=50),
         charts.scatter("age < 3", np.array([1.0, 2.0, 4.0]), np.array([3.0, 2.0, 9.0])),
         charts.reliability_chart(found, found),
         charts.learning_curve_chart(np.array([25, 50]), np.array([[0.5, 0.6], [0.7, 0.8]])),
@@ -114,11 +114,7 @@ def test_charts_are_figures_without_styles_or_addresses():
 def test_page_says_it_all():
     seen = evaluation()
     page = whole(seen)
-    assert (
-        f"{100 * seen.accuracy:.1f}\N{NO-BREAK SPACE}%" in page
-        and "The weights after epoch 2" in page
-        and "Mind the gap." in page
-    )
+    assert f"{100 * seen.accuracy:.1f}\N{NO-BREAK SPACE}%" in page and "Mind the gap." in page
     assert "vit-keras finetune &#x27;my photos&#x27;" in page and "&quot;flip&quot;: true" in page
     assert page.count("<img ") == 8 and page.count("data:image/jpeg;base64,") == 8
     for number in seen.mistakes()[:4]:
