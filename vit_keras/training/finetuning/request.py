@@ -32,7 +32,7 @@ from ..recipes import Recipe
 from . import results
 from .baseline import Baseline
 from .results import FinetuneResult, FoldsResult
-from .run import RunState, counted, duration, images_within
+from .run import LATER, RunState, counted, duration, images_within
 from .training import Training, digest, scale_head, with_head
 
 __all__: list[str] = []
@@ -228,7 +228,7 @@ class Request:
             return None
         left, train = self.left(), training.train
         everything.batch_size = train.batch_size
-        needed = training.run.seconds * len(everything) / len(train)
+        needed = training.run.seconds * len(everything) / len(train) + LATER
         if not training.run.decide(left is None or left >= needed):
             return None
         self.say("Training on all images, by the same plan")

@@ -27,7 +27,7 @@ __all__: list[str] = []
 _FORWARD = 0.35
 """Cost of a batch of validation, in steps of training."""
 
-_LATER = 15.0
+LATER = 15.0
 """Seconds for the maps and the report after the training."""
 
 _TIMED_STEPS = 6
@@ -63,7 +63,7 @@ class TimeLimit:
     def epochs(self, step: float) -> float:
         """Return how many of the requested epochs fit into the remaining time: whole ones, or a part of one."""
         validation = _FORWARD * self.validation_steps * step
-        left = self.end - time.monotonic() - validation - _LATER
+        left = self.end - time.monotonic() - validation - LATER
         if left >= self.epoch(step):
             return min(self.wanted, int(left / self.epoch(step)))
         steps = max(int((left - validation) / step), _FEWEST_STEPS)
