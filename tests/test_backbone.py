@@ -159,7 +159,7 @@ def test_what_stands_before_the_vit_is_applied_and_what_it_does_at_random_is_not
         found = arrays(each(pixels, training=True))
         assert max(np.abs(a - b).max() for a, b in zip(found, expected)) <= 1e-4
     assert anatomy.input_range(trunk) == "pixels"
-    any_size = keras.Sequential([keras.Input((None, None, 3)), vit.preprocessing(model), model])
+    any_size = keras.Sequential([keras.Input((None, None, 3)), vit.preprocessing_layer(model), model])
     assert feature_maps(any_size, 0).output_shape == (None, 3, 5, 16)
 
 

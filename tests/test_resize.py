@@ -441,7 +441,7 @@ def test_maps_have_the_grid_of_the_model(name):
     assert fixed.shape == model.config.grid
     assert visualize.attention_map(model, image).shape == image.shape
     model.preprocessing = model.preprocessing.replace(crop=None)  # a map is of the whole picture
-    inside = keras.Sequential([keras.Input((*model.input_shape[1:3], 3)), vit.preprocessing(model), model])
+    inside = keras.Sequential([keras.Input((*model.input_shape[1:3], 3)), vit.preprocessing_layer(model), model])
     resized = np.rint(resize_bilinear(image, model.input_shape[1:3], align_corners=False))
     np.testing.assert_allclose(
         visualize.attention_map(inside, resized.astype("uint8"), return_map=True),
@@ -459,7 +459,7 @@ def test_maps_are_of_images_as_the_model_knows_them():
     image = np.random.default_rng(2).integers(0, 256, (32, 32, 3), dtype="uint8")
     assert model.preprocessing.mean != (0.5, 0.5, 0.5)
     own = visualize.attention_map(model, image, return_map=True)
-    named = visualize.attention_map(model, image, return_map=True, preprocess=model.preprocessing.normalise)
+    named = visualize.attention_map(model, image, return_map=True, preprocess=model.preprocessing.normalize)
     np.testing.assert_array_equal(own, named)
     other = visualize.attention_map(model, image, return_map=True, preprocess=vit.preprocess_inputs)
     assert np.abs(own - other).max() > 1e-4

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from .labels import get_imagenet_classes
 from .preprocess.drawings import EXAMPLES, example
-from .preprocess.images import MAX_DOWNLOAD, MAX_PIXELS, ImageInputType, read, resize, resize_image
-from .preprocess.pixels import check_pixels, gray, grey, pixel_range, to_pixels, to_uint8
+from .preprocess.images import MAX_DOWNLOAD, MAX_PIXELS, ImageInputType, read, resize_image
+from .preprocess.pixels import check_pixels, gray, pixel_range, to_pixels, to_uint8
 
 if TYPE_CHECKING:
     from .compat import apply_embedding_weights, load_weights_numpy
@@ -22,11 +22,9 @@ __all__ = [
     "example",
     "get_imagenet_classes",
     "gray",
-    "grey",
     "load_weights_numpy",
     "pixel_range",
     "read",
-    "resize",
     "resize_image",
     "to_pixels",
     "to_uint8",

@@ -48,7 +48,6 @@ __all__ = [
     "interpret_image_size",
     "load_pretrained",
     "preprocess_inputs",
-    "preprocessing",
     "preprocessing_layer",
     "resize",
     "validate_pretrained_top",
@@ -63,8 +62,6 @@ __all__ = [
     "vit_s32",
     "vit_ti16",
 ]
-
-preprocessing = preprocessing_layer  # its first name
 
 
 class Factory(Protocol):

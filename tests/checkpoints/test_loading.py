@@ -12,7 +12,7 @@ import pytest
 from family_files import matrix
 from support import DATA
 
-from vit_keras import checkpoints, config, load_model, vit
+from vit_keras import checkpoints, config, vit
 from vit_keras.checkpoints.readers import NpzReader
 
 pytestmark = pytest.mark.three_cases
@@ -703,13 +703,3 @@ def test_the_grid_of_an_open_model_is_for_one_call():
     model = vit.build(MU.replace(image_size=64, num_layers=1))
     assert checkpoints.load_weights(model, source, source_grid=(2, 8)).adapted
     assert checkpoints.load_weights(model, source).adapted == ()
-
-
-def test_labels_may_be_large_numbers(tmp_path):
-    model = vit.build(MU.replace(image_size=16, num_layers=1, classes=2))
-    model.labels = ("one", "two")
-    model.save(tmp_path / "x.keras")
-    with zipfile.ZipFile(tmp_path / "x.keras") as old, zipfile.ZipFile(tmp_path / "y.keras", "w") as new:
-        for name in old.namelist():  # as earlier versions stored them
-            new.writestr(name, old.read(name).replace(b'"labels": ["one", "two"]', b'"labels": [1000000000, 2]'))
-    assert load_model(tmp_path / "y.keras").labels == ("1000000000", "2")

@@ -50,7 +50,7 @@ def of_two_outputs():
 
 def served():
     model = tiny()
-    return keras.Sequential([keras.Input((None, None, 3)), vit.preprocessing(model), model])
+    return keras.Sequential([keras.Input((None, None, 3)), vit.preprocessing_layer(model), model])
 
 
 def rescaled(model):

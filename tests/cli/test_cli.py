@@ -908,7 +908,7 @@ def test_predict_prepares_pictures_as_the_model_says_and_names_its_labels(capsys
     assert [name for _, name in found] == [model.labels[i] for i in np.argsort(-logits)]
     expected = 100 * np.sort(softmax(logits.astype("float64")))[::-1]
     np.testing.assert_allclose([p for p, _ in found], expected, rtol=0, atol=0.0501)  # one digit is printed
-    served = keras.Sequential([keras.Input((None, None, 3)), vit.preprocessing(model), model])
+    served = keras.Sequential([keras.Input((None, None, 3)), vit.preprocessing_layer(model), model])
     served.save(tmp_path / "served.keras")
     assert main(["predict", picture, "--model", str(tmp_path / "served.keras")]) == 0
     assert [name for _, name in classes(capsys.readouterr().out)] == [name for _, name in found]
@@ -917,7 +917,7 @@ def test_predict_prepares_pictures_as_the_model_says_and_names_its_labels(capsys
 def test_predict_with_grey_pictures(capsys, picture, saved):
     model, path = saved(channels=1)
     assert main(["predict", picture, "--model", path]) == 0
-    grey = (np.rint(utils.grey(utils.read(picture, 32))).astype("float32") - 127.5) / 127.5
+    grey = (np.rint(utils.gray(utils.read(picture, 32))).astype("float32") - 127.5) / 127.5
     order = np.argsort(-model.predict(grey[None], verbose=0)[0])
     assert [name for _, name in classes(capsys.readouterr().out)] == [f"class {i}" for i in order]
 

@@ -139,7 +139,7 @@ def test_pictures_and_sizes():
     assert Plan.of(tiny(), preprocessing=False).preprocessing is None
     assert Plan.of(tiny(channels=1)).image_shape == (None, None, None, 3)
     assert Plan.of(tiny(image_size=None, position_grid=(2, 2)), preprocessing=False).image_size is None
-    served = keras.Sequential([keras.Input((None, None, 3)), vit.preprocessing(tiny()), tiny()])
+    served = keras.Sequential([keras.Input((None, None, 3)), vit.preprocessing_layer(tiny()), tiny()])
     plan = Plan.of(served)
     assert (plan.image_size, plan.preprocessing.range) == (None, (0.0, 255.0))
 

@@ -198,7 +198,7 @@ def test_a_headless_and_a_nested_model_and_one_of_any_size():
     expected = headless.predict(headless.preprocess(images), verbose=0)
     np.testing.assert_allclose(embed(headless, images, progress=False), expected, **SAME)
     nested = keras.Sequential(
-        [keras.Input((None, None, 3)), vit.preprocessing(headless), headless, keras.layers.Dense(4)]
+        [keras.Input((None, None, 3)), vit.preprocessing_layer(headless), headless, keras.layers.Dense(4)]
     )
     np.testing.assert_allclose(embed(nested, images, progress=False), expected, **SAME)
     kernel, bias = np.ones((16, 4), "float32"), np.arange(4, dtype="float32")

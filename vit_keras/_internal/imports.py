@@ -128,14 +128,11 @@ def attach(
     package: str,
     submodules: Sequence[str] = (),
     names: Mapping[str, str] | None = None,
-    renamed: Mapping[str, str] | None = None,
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the `__getattr__` and `__dir__` that make a package's parts appear on first use (PEP 562)."""
-    names, renamed = dict(names or {}), dict(renamed or {})
+    names = dict(names or {})
 
     def __getattr__(name):
-        if name in renamed:
-            return __getattr__(renamed[name])
         if name in names:
             value = getattr(importlib.import_module(f"{package}.{names[name]}"), name)
             setattr(sys.modules[package], name, value)

@@ -268,7 +268,7 @@ def preprocessing_of(model: keras.Model, image_size: Any = None) -> Preprocessin
     Example:
         >>> from vit_keras import vit
         >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
-        >>> served = keras.Sequential([keras.Input((None, None, 3)), vit.preprocessing(tiny), tiny])
+        >>> served = keras.Sequential([keras.Input((None, None, 3)), vit.preprocessing_layer(tiny), tiny])
         >>> preprocessing_of(tiny).image_size, preprocessing_of(served).image_size
         ((32, 32), None)
     """

@@ -21,7 +21,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -232,9 +232,6 @@ class Preprocessing:
         _check_channels(inputs.shape, self.channels)
         scale, offset = self._affine()
         return np.clip(np.rint((inputs - offset) / scale), 0, 255).astype("uint8")
-
-    normalise: ClassVar[Callable[..., np.ndarray]] = normalize  # their British names
-    denormalise: ClassVar[Callable[..., np.ndarray]] = denormalize
 
     def _affine(self) -> tuple[np.ndarray, np.ndarray]:
         """Return scale and offset, float64: `normalize` is `pixels * scale + offset`."""

@@ -10,7 +10,7 @@ import numpy as np
 from .._internal.validate import numbers, one_of
 from .._internal.warn import warn_caller
 
-__all__ = ["check_pixels", "gray", "gray_levels", "grey", "pixel_range", "preprocess_inputs", "to_pixels", "to_uint8"]
+__all__ = ["check_pixels", "gray", "gray_levels", "pixel_range", "preprocess_inputs", "to_pixels", "to_uint8"]
 
 _AT_ONCE = 1 << 20  # values that are in float64 at one time
 _LIMITS = {"[-1, 1]": (-1.0, 1.0), "[0, 1]": (0.0, 1.0), "[0, 255]": (0.0, 255.0)}
@@ -195,6 +195,3 @@ def gray(image: np.ndarray) -> np.ndarray:
 def gray_levels(image: np.ndarray) -> np.ndarray:
     """Return the luminance of an RGB image in whole gray levels; a half goes up, on every backend."""
     return np.rint(gray(image) + 2.5e-4)
-
-
-grey = gray

@@ -34,7 +34,6 @@ _NAMES = {
     "Sample": "data.sampling",
     "WarmupDecay": "optimizers",
     "add_lora": "lora",
-    "average": "averaging",
     "calibrate": "evaluation.calibration",
     "check": "checks",
     "class_weights": "checks",

@@ -92,15 +92,12 @@ class Recorder:
         exits: bool = False,
         preprocess: Callable[..., Any] | str | None = "own",
         grid: tuple[int, int] | None = None,
-        heads: str | None = None,
-        rows: str | None = None,
     ):
         self.model: keras.Model = anatomy.learner(model)
         self.vit: keras.Model = anatomy.find_vit(model)
         self.grid = grid
         count = len(anatomy.attention_blocks(self.vit))
-        fusion = head_fusion if heads is None else heads
-        self.plan: Plan = Plan.of(count, layers, keep, fusion, query if rows is None else rows, exits)
+        self.plan: Plan = Plan.of(count, layers, keep, head_fusion, query, exits)
         if self.plan.exits and maps_in(self.model) > 1:
             raise ValueError(
                 f"The model {self.model.name!r} reads the tokens of several blocks, so a block has no exit of its own "
