@@ -11,6 +11,7 @@ import pytest
 from support import ROOT
 
 from vit_keras import preprocess, training, vit
+from vit_keras.training.optimizers import LayerwiseLamb, LayerwiseSGD
 
 
 def run(code, folder, **environment):
@@ -55,8 +56,8 @@ def masked(kind, **options):
 SAVED = {
     "recipe": lambda: trained("vit"),
     "AdamW": lambda: compiled(training.LayerwiseAdamW(1e-3)),
-    "SGD": lambda: compiled(training.LayerwiseSGD(1e-3)),
-    "Lamb": lambda: compiled(training.LayerwiseLamb(1e-3)),
+    "SGD": lambda: compiled(LayerwiseSGD(1e-3)),
+    "Lamb": lambda: compiled(LayerwiseLamb(1e-3)),
     "mixer": lambda: tiny(tokens_mlp_dim=8, pooling="gap", position=None),
     "hybrid": lambda: vit.build_model(32, 1, 1, 32, 2, "tiny", 32, classes=3, resnet=(1, 1)),
     "everything": lambda: tiny(

@@ -12,7 +12,7 @@ import numpy as np
 import vit_keras
 from vit_keras import anatomy, training
 from vit_keras.backend import products
-from vit_keras.training.evaluation.flips import MOST_IMAGES
+from vit_keras.training.evaluation.flips import MOST_IMAGES, FlipTest
 from vit_keras.training.evaluation.frozen import SHARE
 from vit_keras.training.finetuning.run import images_within
 from vit_keras.training.finetuning.training import SCALE_OF_NUMBERS, SHARE_OF_FLIPS
@@ -115,7 +115,7 @@ def _finetune(model: keras.Model, data: Data, request: dict[str, Any]) -> dict[s
     return {**done, "processor": looking.seconds + done["processor"]}
 
 
-def _flip_test(model: keras.Model, data: Data, seconds: float, seed: int) -> training.FlipTest | None:
+def _flip_test(model: keras.Model, data: Data, seconds: float, seed: int) -> FlipTest | None:
     """Test whether the images can be mirrored, as `training.finetune` does."""
     order = np.random.default_rng(seed).permutation(len(data.pixels))[:MOST_IMAGES]
     pixels, labels = common.prepared(data.pixels[order]), data.labels[order]

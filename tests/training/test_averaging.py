@@ -6,6 +6,8 @@ import pytest
 
 import vit_keras
 from vit_keras import anatomy, training, vit
+from vit_keras.anatomy.outputs import output_names
+from vit_keras.anatomy.parts import find_vit
 from vit_keras.preprocess import CLIP
 
 
@@ -47,7 +49,7 @@ def test_the_average_of_files_has_their_classes_task_and_preprocessing(tmp_path)
     soup = vit_keras.open_model(tmp_path / "new" / "soup.keras")
     for ours, one, other in zip(soup.get_weights(), *(model.get_weights() for model in models), strict=True):
         np.testing.assert_allclose(ours, 0.75 * one + 0.25 * other, atol=1e-6)  # float32
-    assert (anatomy.task(soup), anatomy.output_names(soup)) == ("multi", ("class 0", "class 1", "class 2"))
+    assert (anatomy.task(soup), output_names(soup)) == ("multi", ("class 0", "class 1", "class 2"))
     assert soup.preprocessing.crop == 0.9 and soup.config == models[0].config
 
 
@@ -65,7 +67,7 @@ def test_a_model_with_a_vit_inside_is_averaged():
     whole[1].layers[-1].set_weights([np.ones((3, 2)), np.ones(2)])
     soup = vit_keras.average(whole)
     np.testing.assert_allclose(soup.layers[-1].get_weights()[1], [0.5, 0.5])
-    assert anatomy.find_vit(soup).labels == ("class 0", "class 1", "class 2")
+    assert find_vit(soup).labels == ("class 0", "class 1", "class 2")
 
 
 def test_models_may_differ_in_what_only_training_uses():

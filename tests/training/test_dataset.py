@@ -11,7 +11,8 @@ import pytest
 from PIL import Image
 
 from vit_keras import open_model, preprocess, resize, vit
-from vit_keras.anatomy import class_names, has_vit, name_classes, task
+from vit_keras.anatomy import class_names, name_classes, task
+from vit_keras.anatomy.parts import has_vit
 from vit_keras.training.checks import check, class_weights
 from vit_keras.training.data import decoding
 from vit_keras.training.data import folder as listing
@@ -615,7 +616,7 @@ def test_operations_before_the_vit_count(folder):
 
 def test_other_preprocessing():
     model = small()
-    model.preprocessing = preprocess.Preprocessing(mean=preprocess.IMAGENET_MEAN, std=preprocess.IMAGENET_STD)
+    model.preprocessing = preprocess.Preprocessing(mean=preprocess.IMAGENET.mean, std=preprocess.IMAGENET.std)
     pixels = np.concatenate([PIXELS, np.full_like(PIXELS[:1], 1), np.full_like(PIXELS[:1], -1)])
     quiet(model, model.preprocessing.normalize(pixels * 127.5 + 127.5))
     with pytest.warns(UserWarning, match="from -1 to 1.*from -2.12 to 2.64"):

@@ -8,7 +8,7 @@ import pytest
 from support import uncompiled
 
 from vit_keras import checkpoints, layers, vit
-from vit_keras.anatomy import dense_layers, quantization
+from vit_keras.anatomy.parts import dense_layers, quantization
 from vit_keras.backend.keras_internals import full_kernel
 from vit_keras.training.lora import add_lora, merge_lora
 from vit_keras.training.recipes import recipe

@@ -30,29 +30,13 @@ from .._internal.imports import attach
 from .._internal.validate import as_array, check_fields, is_number, positive_integer, size_pair
 from ..resampling import PICTURES, picture_filter
 from .images import check_readable, read, resize_in_steps
-from .json_formats import IMAGENET_MEAN, IMAGENET_STD, crop_fraction, hugging_face_fields, timm_fields
-from .pixels import gray_levels, in_tensorflow_graph, is_plausible_range, preprocess_inputs, rescaled, to_uint8
+from .json_formats import IMAGENET_MEAN, IMAGENET_STD, hugging_face_fields, timm_fields
+from .pixels import gray_levels, in_tensorflow_graph, is_plausible_range, rescaled, to_uint8
 
 if TYPE_CHECKING:
     from .layer import Preprocess
 
-__all__ = [
-    "BEIT",
-    "CLIP",
-    "CLIP_MEAN",
-    "CLIP_STD",
-    "GOOGLE",
-    "IMAGENET",
-    "IMAGENET_MEAN",
-    "IMAGENET_STD",
-    "INTERPOLATIONS",
-    "PRESETS",
-    "SIGLIP",
-    "Preprocess",
-    "Preprocessing",
-    "crop_fraction",
-    "preprocess_inputs",
-]
+__all__ = ["GOOGLE", "IMAGENET", "PRESETS", "Preprocess", "Preprocessing"]
 
 INTERPOLATIONS = PICTURES
 """How images can be resized; see `vit_keras.resampling`."""

@@ -17,7 +17,7 @@ import keras
 
 from .._internal.validate import positive_integer
 from .._internal.warn import warn_caller
-from ..anatomy import attention_blocks, find_vit
+from ..anatomy.parts import attention_blocks, find_vit
 from ..backend import compiled
 from ..backend.keras_internals import flat_layers
 from .freeze import heads_if_any, train_layers, train_only

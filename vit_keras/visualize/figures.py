@@ -104,23 +104,7 @@ def plot_maps(
 
 
 def plot_methods(images: Sequence[Any], maps: Sequence[Mapping[str, np.ndarray]], titles: Sequence[str]) -> Any:
-    """Draw the maps of several images by several methods, one row per image; those of one image side by side.
-
-    Args:
-        images: The images; see `overlay`.
-        maps: Names and maps of each image, such as `all_maps` returns.
-        titles: Title of each image.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ImportError: Matplotlib is not installed.
-
-    Example:
-        >>> maps = {"left": np.array([[1, 0]]), "right": np.array([[0, 1]])}
-        >>> plot_methods([np.zeros((32, 64, 3), "uint8")], [maps], ["A black image"]).savefig("maps.png")
-    """
+    """Draw the maps of several images by several methods, one row per image; those of one image side by side."""
     titles = [title.replace("$", r"\$") for title in titles]  # or Matplotlib reads it as a formula
     pixels = [as_picture(image) for image in images]
     if len(pixels) == 1:
