@@ -170,7 +170,7 @@ def test_a_missing_backend_is_named_with_what_to_do(tmp_path):
 def test_what_keras_needs_on_openvino_is_named(tmp_path):
     (tmp_path / "keras.py").write_text("import os\nraise ModuleNotFoundError('not found', name=os.environ['LACKS'])")
     code = "import vit_keras\ntry:\n    vit_keras.vit\nexcept ImportError as error:\n    print(error)"
-    for module in ("openvino", "openvino.runtime", "scipy"):  # the second one: Keras before 3.12 with OpenVINO 2026
+    for module in ("openvino", "scipy"):
         said = run(code, tmp_path, LACKS=module, KERAS_BACKEND="openvino")
         assert f"runs on openvino, and the module {module} is missing" in said, said
         assert 'pip install openvino scipy "keras>=3.12"' in said

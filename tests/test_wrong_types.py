@@ -43,10 +43,9 @@ def model():
     return both
 
 
-NOT_OF_MODELS = ("block_numbers", "levels", "sigmoid", "softmax", "has_vit", "has_attention", "shows_attention")
-OF_MODELS = [name for name in anatomy.__all__ if name.islower() and name not in NOT_OF_MODELS]
+OF_MODELS = [name for name in anatomy.__all__ if name != "levels"]
 OF_RECORDINGS = (
-    *("cls_attention", "relevance_map", "gradient_rollout", "grad_cam", "legrad", "token_contributions", "token_pca"),
+    *("cls_attention", "relevance_map", "gradient_rollout", "grad_cam", "legrad", "token_pca"),
     *("token_norms", "outlier_tokens", "layer_cka", "mean_attention_distance", "attention_entropy", "attention_sinks"),
 )
 

@@ -32,14 +32,13 @@ SAVED = (
 )
 """Modules with a class that Keras can write into a file."""
 
-_ON_OPENVINO = ("openvino", 'openvino scipy "keras>=3.12"')
+_ON_OPENVINO = ("openvino", "openvino scipy")
 BACKENDS = {
     "tensorflow": ("tensorflow", "tensorflow"),
     "jax": ("jax", "jax"),
     "jaxlib": ("jax", "jax"),
     "torch": ("torch", "torch"),
     "openvino": _ON_OPENVINO,
-    "openvino.runtime": _ON_OPENVINO,  # gone in OpenVINO 2026; Keras imports it before 3.12
     "scipy": _ON_OPENVINO,  # which Keras imports there without requiring it
 }
 """Maps a missing module to its backend, and to what pip installs."""

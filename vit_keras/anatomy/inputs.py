@@ -233,7 +233,7 @@ def batch_preprocessing_of(model: keras.Model) -> Preprocessing:
     size = (first.height, first.width)
     if not isinstance(first, keras.layers.Resizing):
         return own.replace(image_size=size)
-    kind = (first.interpolation, getattr(first, "antialias", False))  # newer than Keras 3.10
+    kind = (first.interpolation, first.antialias)
     interpolation, crop = _INTERPOLATIONS.get(kind, own.interpolation), 1.0 if first.crop_to_aspect_ratio else None
     return own.replace(image_size=size, interpolation=interpolation, crop=crop)
 
