@@ -15,7 +15,7 @@ from PIL import Image
 import vit_keras
 from vit_keras import anatomy, training
 from vit_keras.backend import products
-from vit_keras.training.evaluation.flips import MOST_IMAGES
+from vit_keras.training.evaluation.flips import MOST_IMAGES, FlipTest
 from vit_keras.training.evaluation.frozen import SHARE
 from vit_keras.training.finetuning.run import images_within
 from vit_keras.training.finetuning.training import SCALE_OF_NUMBERS, SHARE_OF_FLIPS
@@ -137,7 +137,7 @@ def _call(data: Data, request: dict[str, Any]) -> dict[str, Any]:
     return {**done, "held_out": 100 * result.evaluation.accuracy, "processor": processor.seconds}
 
 
-def _flip_test(model: keras.Model, data: Data, seconds: float, seed: int) -> training.FlipTest | None:
+def _flip_test(model: keras.Model, data: Data, seconds: float, seed: int) -> FlipTest | None:
     """Test whether the images can be mirrored, as `training.finetune` does."""
     order = np.random.default_rng(seed).permutation(len(data.pixels))[:MOST_IMAGES]
     pixels, labels = common.prepared(data.pixels[order]), data.labels[order]

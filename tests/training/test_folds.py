@@ -18,6 +18,7 @@ from PIL import Image
 from support import OTHER_PIXELS, ROOT
 
 from vit_keras import anatomy, vit
+from vit_keras.anatomy.inputs import preprocessing_of
 from vit_keras.training import metrics
 from vit_keras.training.evaluation import explained_images
 from vit_keras.training.evaluation.report import jpeg
@@ -133,7 +134,7 @@ def test_every_task_learns_and_is_saved(photos, columns, tmp_path, task, label, 
         assert result.history[f"val_{metric}"][-1] == pytest.approx(expected, rel=1e-4)
     saved = keras.saving.load_model(result.folder / "model.keras", compile=False)
     assert anatomy.task(saved) == task
-    inputs = np.concatenate([anatomy.preprocessing_of(saved)(photos / path) for path in found.paths])
+    inputs = np.concatenate([preprocessing_of(saved)(photos / path) for path in found.paths])
     outputs = anatomy.predictions(saved, saved.predict(inputs, verbose=0))
     expected = found.raw
     np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-4)
@@ -284,7 +285,7 @@ def test_a_fold_predicts_what_its_model_predicts(whole, photos):
     with open(whole.folder / "oof.csv", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["fold"] == "2"]
     model = keras.saving.load_model(whole.models[2], compile=False)
-    inputs = np.concatenate([anatomy.preprocessing_of(model)(photos / f"{row['id']}.jpg") for row in rows])
+    inputs = np.concatenate([preprocessing_of(model)(photos / f"{row['id']}.jpg") for row in rows])
     expected = [[float(row["probability_bright"]), float(row["probability_dark"])] for row in rows]
     np.testing.assert_allclose(anatomy.predictions(model, model.predict(inputs, verbose=0)), expected, atol=1e-5)
     assert model.labels == ("bright", "dark")

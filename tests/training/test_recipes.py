@@ -9,6 +9,7 @@ from support import uncompiled
 
 from vit_keras import anatomy, training, vit
 from vit_keras.backend.keras_internals import rate_or_schedule
+from vit_keras.training.checks import check
 from vit_keras.training.data.augment import Augmentation
 from vit_keras.training.freeze import head_layers, train_only
 from vit_keras.training.losses import CrossEntropy, accuracy
@@ -332,7 +333,7 @@ def test_rates_are_set_on_the_blocks_that_there_are():
 def test_a_first_batch_of_one_class_warns_unless_it_is_likely_by_chance(counts, recwarn):
     """Of 48 images and 2, the first 32 are of one class in an eighth of all orders."""
     y = np.repeat([0, 1], counts)
-    training.check(dense(2), (RNG.normal(size=(len(y), 4)), y))
+    check(dense(2), (RNG.normal(size=(len(y), 4)), y))
     told = any("Is the dataset shuffled" in str(each.message) for each in recwarn)
     assert told is (counts[0] == 40)
 

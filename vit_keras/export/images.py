@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from .. import anatomy
 from .._internal.validate import expanded, received
+from ..anatomy.inputs import batch_preprocessing_of, preprocessing_of
 from ..preprocess import Preprocessing
 from ..preprocess.images import decode, orientation, read
 from ..training.data.folder import images_in
@@ -62,7 +62,7 @@ def drawn(plan: Plan) -> list[np.ndarray]:
 
 def unresized(plan: Plan) -> tuple[int, int] | None:
     """Return the `(height, width)` of images that neither file nor model resizes; `None` where that is any size."""
-    return plan.image_size or anatomy.batch_preprocessing_of(plan.model).image_size
+    return plan.image_size or batch_preprocessing_of(plan.model).image_size
 
 
 def _draw(number: int, height: int, width: int, channels: int) -> np.ndarray:
@@ -81,7 +81,7 @@ def _draw(number: int, height: int, width: int, channels: int) -> np.ndarray:
 
 def model_inputs(plan: Plan, images: Sequence[Any], preprocessing: Preprocessing | None = None) -> list[np.ndarray]:
     """Return the model's input of each image, `(1, height, width, channels)`, made outside of any file."""
-    preprocessing = anatomy.preprocessing_of(plan.model) if preprocessing is None else preprocessing
+    preprocessing = preprocessing_of(plan.model) if preprocessing is None else preprocessing
     if plan.image_shape[3] == 3:
         return [preprocessing(image) for image in images]
     pixels = preprocessing.for_channels(1).replace(mean=0.0, std=1 / 255)  # each channel as a gray image
@@ -91,7 +91,7 @@ def model_inputs(plan: Plan, images: Sequence[Any], preprocessing: Preprocessing
 
 def resized_images(plan: Plan, images: Sequence[Any]) -> list[np.ndarray]:
     """Return each image in the size of the model, uint8: what a file that resizes nothing is given."""
-    raw = anatomy.preprocessing_of(plan.model).for_channels(plan.image_shape[3]).replace(mean=0.0, std=1 / 255)
+    raw = preprocessing_of(plan.model).for_channels(plan.image_shape[3]).replace(mean=0.0, std=1 / 255)
     return [np.rint(inputs).astype("uint8") for inputs in model_inputs(plan, images, raw)]
 
 

@@ -15,7 +15,7 @@ from .._internal.imports import extra
 from .._internal.validate import as_array, one_of
 from .._internal.warn import warn_caller
 
-__all__ = ["DEFAULTS", "NAMES", "fitting", "score"]
+__all__ = ["NAMES", "score"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,15 +67,7 @@ DEFAULTS = {"single": "accuracy", "multi": "map", "regression": "rmse", "ordinal
 
 
 def fitting(task: str) -> tuple[str, ...]:
-    """Return the names of the metrics that fit a task.
-
-    Raises:
-        ValueError: The task is unknown.
-
-    Example:
-        >>> fitting("regression")
-        ('rmse', 'rmsle', 'mae', 'r2')
-    """
+    """Return the names of the metrics that fit a task."""
     one_of(task, "task", DEFAULTS)
     return tuple(name for name, metric in _METRICS.items() if task in metric.takes)
 

@@ -29,6 +29,8 @@ from .._internal.validate import (
     positive_integer,
     python_numbers,
 )
+from ..anatomy.outputs import NUMBERS
+from ..anatomy.parts import find_vit, has_vit, learner, set_rates
 from ..backend import replicas
 from ..backend.keras_internals import policy_of
 from . import lora as low_rank
@@ -69,7 +71,7 @@ def rate_for(hidden_size: int | None, task: str = "single") -> float:
     # 2e-3 up to a hidden size of 192: with ViT-Ti/16, it was better than 5e-4 and 1e-3 on all of three data sets. 5e-4
     # from 768 on: of ViT-B/16 and wider models nothing was measured here, and BEiT and MAE use such rates. Half of it
     # for a squared error: it was better than the whole and a quarter.
-    return (0.5 if task in anatomy.NUMBERS else 1) * 0.384 / min(max(hidden_size or 768, 192), 768)
+    return (0.5 if task in NUMBERS else 1) * 0.384 / min(max(hidden_size or 768, 192), 768)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -284,9 +286,7 @@ class Recipe:
             own_loss = type(model).compute_loss is not keras.Model.compute_loss
             learns_labels = isinstance(model, Distillation) or not own_loss
             if loss is None and learns_labels:
-                loss, right = loss_and_accuracy(
-                    anatomy.learner(model), labels, self.loss == "binary", self.label_smoothing
-                )
+                loss, right = loss_and_accuracy(learner(model), labels, self.loss == "binary", self.label_smoothing)
                 metrics = [right if metric == "accuracy" else metric for metric in keras.tree.flatten(metrics)]
                 metrics = [metric for metric in metrics if metric is not None]
             elif not learns_labels and not isinstance(metrics, dict):
@@ -316,9 +316,9 @@ class Recipe:
             return self
         hidden_size = None  # as of a wide model
         with contextlib.suppress(ValueError):
-            blocks = anatomy.blocks(anatomy.find_vit(model))  # `keras.Model(vit.inputs, …)` has no configuration
+            blocks = anatomy.blocks(find_vit(model))  # `keras.Model(vit.inputs, …)` has no configuration
             hidden_size = next((each.shape[-1] for block in blocks for each in block.layernorm1.variables), None)
-            task = task or anatomy.task(anatomy.learner(model))
+            task = task or anatomy.task(learner(model))
         rate = rate_for(hidden_size, task or "single")
         if steps is None or steps >= self.gentle_below:
             return dataclasses.replace(self, learning_rate=rate)
@@ -381,7 +381,7 @@ class Recipe:
 
     def _prepare(self, model, own_loss) -> None:
         fields = [field for field in ("dropout", "stochastic_depth", "lora") if getattr(self, field) is not None]
-        if fields and not anatomy.has_vit(model):
+        if fields and not has_vit(model):
             raise ValueError(
                 f"The recipe {self.name!r} sets {' and '.join(fields)} in a Vision Transformer, and {model.name!r} "
                 f"does not contain exactly one. Without: recipe({self.name!r}, "
@@ -389,10 +389,10 @@ class Recipe:
                 f"call {'training.add_lora' if self.lora else 'anatomy.set_rates'}(model.image, …)."
             )
         if self.dropout is not None or self.stochastic_depth is not None:
-            anatomy.set_rates(anatomy.find_vit(model), dropout=self.dropout, stochastic_depth=self.stochastic_depth)
+            set_rates(find_vit(model), dropout=self.dropout, stochastic_depth=self.stochastic_depth)
         if self.lora is not None:
             low_rank.add_lora(model, self.lora, self.lora_projections)
-        elif self.train is not None and not (own_loss and anatomy.learner(model) is model and self.train == "all"):
+        elif self.train is not None and not (own_loss and learner(model) is model and self.train == "all"):
             train_only(model, self.train)  # what another model with a loss of its own has frozen stays so
         if self.lora is None:
             warn_of_quantized_kernels(model)

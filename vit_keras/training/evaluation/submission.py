@@ -20,6 +20,7 @@ from ..._internal.imports import extra
 from ..._internal.progress import progress_bar
 from ..._internal.validate import Share, expanded, is_number, one_of, positive_integer
 from ..._internal.warn import warn_caller
+from ...anatomy.outputs import NUMBERS, output_kind, sigmoid, softmax
 from ...opening import as_model
 from ...preprocess import Preprocessing
 from ..data.columns import VALUES, Meaning, check_spelling, columns_of, meaning_of
@@ -220,7 +221,7 @@ class _Ensemble:
             del model  # before the next one is opened
         total, meaning = total / len(self.models), meanings[0]
         if self.average == "logits":
-            total = {"single": anatomy.softmax, "multi": anatomy.sigmoid}.get(meaning.task, np.asarray)(total)
+            total = {"single": softmax, "multi": sigmoid}.get(meaning.task, np.asarray)(total)
         good = np.array([path not in failed for path in paths])
         total[~good] = total[good].mean(axis=0)
         return total, meaning
@@ -251,9 +252,9 @@ class _Ensemble:
         outputs = keras.ops.convert_to_numpy(model.predict_on_batch(inputs))
         task = meaning_of(model).task
         predictions = check_outputs(model, anatomy.predictions(model, outputs)).astype("float64")
-        if self.average == "logits" and task not in anatomy.NUMBERS and anatomy.output_kind(model) == "logits":
+        if self.average == "logits" and task not in NUMBERS and output_kind(model) == "logits":
             return np.asarray(outputs, "float64")
-        if self.average == "probabilities" or task in anatomy.NUMBERS:
+        if self.average == "probabilities" or task in NUMBERS:
             return predictions
         known = np.clip(predictions, 1e-7, 1 - 1e-7)
         return np.log(known) - (np.log1p(-known) if task == "multi" else 0)

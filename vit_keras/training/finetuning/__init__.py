@@ -19,7 +19,9 @@ from PIL import Image
 from ..._internal import validate
 from ..._internal.atomic import check_writable
 from ..._internal.validate import Share, expanded, one_of, positive_integer
-from ...anatomy import NUMBERS, find_vit, native_size, own_preprocessing
+from ...anatomy.inputs import native_size, own_preprocessing
+from ...anatomy.outputs import NUMBERS
+from ...anatomy.parts import find_vit
 from ...backend import openvino
 from ...checkpoints.model_weights import ModelWeights
 from ...config import ViTConfig

@@ -19,7 +19,7 @@ import numpy as np
 from ... import __version__
 from ..._internal.atomic import complete
 from ..._internal.plain_json import as_json
-from ...anatomy import find_vit
+from ...anatomy.parts import find_vit
 from ...checkpoints.locate import find
 from ..data.folder import Labeled
 from ..evaluation.tasks import as_html

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, cast
 import keras
 import numpy as np
 
-from ...anatomy import NUMBERS, find_vit, heads, last_activation, name_classes, output_names, predictions
+from ...anatomy import name_classes, predictions
 from ...anatomy import task as task_of
+from ...anatomy.outputs import NUMBERS, last_activation, output_names
+from ...anatomy.parts import find_vit, heads
 from ...model import VisionTransformer
 from ...opening import resize
 from ..checks import UNBALANCED
