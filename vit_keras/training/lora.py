@@ -28,10 +28,7 @@ PROJECTIONS = ("query", "key", "value", "out", "Dense_0", "Dense_1", "Gate")
 
 
 def add_lora(
-    model: keras.Model,
-    rank: int = 8,
-    projections: Sequence[str] = ("query", "value"),
-    alpha: float | None = None,
+    model: keras.Model, rank: int = 8, projections: Sequence[str] = ("query", "value"), alpha: float | None = None
 ) -> None:
     """Add a low-rank adapter to some projections of every block, and freeze everything but the adapters and the head.
 
@@ -68,8 +65,7 @@ def add_lora(
     rank = positive_integer(rank, "rank")
     if _adapted(model):
         raise ValueError(f"The model {model.name!r} has low-rank adapters already. merge_lora(model) merges them.")
-    scale = {} if alpha is None else {"lora_alpha": alpha}
-    if scale and "lora_alpha" not in inspect.signature(keras.layers.Dense.enable_lora).parameters:
+    if alpha is not None and "lora_alpha" not in inspect.signature(keras.layers.Dense.enable_lora).parameters:
         raise ValueError(
             f"alpha needs a newer Keras, with Dense.enable_lora(lora_alpha=…). This is Keras {keras.__version__}."
         )
@@ -91,7 +87,7 @@ def add_lora(
         for variable in block.variables:
             variable.trainable = False
     for dense in chosen:
-        dense.enable_lora(rank, **scale)
+        dense.enable_lora(rank, **({} if alpha is None else {"lora_alpha": alpha}))
     compiled.forget(model)
 
 
