@@ -128,24 +128,11 @@ def image_table(
         >>> data.class_names, data.labels.tolist(), data.paths[0].name
         (('red', 'white'), [[0.0, 1.0], [1.0, 1.0]], '0.png')
     """
+    how = DatasetOptions.among(locals())
     columns = Columns(images_dir, image_column, label_column, task, separator, group_column, weight_column, class_names)
     data = read_table(table, columns)
     if data.assumed and progress:
         print(data.assumed, file=sys.stderr)
-    how = DatasetOptions(
-        image_size=image_size,
-        model=model,
-        preprocessing=preprocessing,
-        batch_size=batch_size,
-        seed=seed,
-        shuffle=shuffle,
-        augmentation=augmentation,
-        errors=errors,
-        label_mode=label_mode,
-        cache=cache,
-        workers=workers,
-        progress=progress,
-    )
     datasets = datasets_of(data, None if validation_split is None else hold_out(data, validation_split, seed), how)
     return datasets[0] if validation_split is None else datasets
 
