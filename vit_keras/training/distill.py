@@ -1,12 +1,4 @@
-"""Distillation: a student learns from labels and from a teacher's outputs for the same images.
-
->>> from vit_keras import vit
->>> teacher = vit.build_model(32, 8, 2, 64, 2, "teacher", 128, classes=10)
->>> student = vit.build_model(32, 8, 2, 32, 2, "student", 64, classes=10, distillation_token=True, pooling="token+dist")
->>> training = Distillation(student, teacher, kind="hard")
->>> training.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
->>> history = training.fit(np.zeros((4, 32, 32, 3), "float32"), np.arange(4), verbose=0)  # trains `student`
-"""
+"""Distillation: a student learns from labels and from a teacher's outputs for the same images."""
 
 from __future__ import annotations
 

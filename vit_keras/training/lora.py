@@ -1,11 +1,4 @@
-"""Low-rank adapters (LoRA, arXiv 2106.09685) for Vision Transformers, with Keras' own `Dense.enable_lora`.
-
->>> from vit_keras import vit
->>> model = vit.build_model(32, 16, 2, 16, 2, "tiny", 32, classes=3)
->>> add_lora(model, rank=4)
->>> # model.fit(…)
->>> merge_lora(model)
-"""
+"""Low-rank adapters (LoRA, arXiv 2106.09685) for Vision Transformers, with Keras' own `Dense.enable_lora`."""
 
 from __future__ import annotations
 

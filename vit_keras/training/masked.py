@@ -1,14 +1,4 @@
-"""Pre-training on images without labels: a Vision Transformer learns to predict masked patches.
-
-    >>> from vit_keras import vit
-    >>> model = vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)
-    >>> pretraining = MaskedAutoencoder(model, decoder_depth=1, decoder_width=32, decoder_heads=2)
-    >>> pretraining.compile(keras.optimizers.AdamW(1.5e-4, weight_decay=0.05))
-    >>> history = pretraining.fit(np.zeros((4, 32, 32, 3), "float32"), verbose=0)  # then fine-tune `model`
-
-Both models here train the Vision Transformer that they are given, up to the tokens of its last block. The pooling and
-the head stay as they were.
-"""
+"""Pre-training on images without labels: a ViT learns to predict masked patches, and its head stays as it was."""
 
 from __future__ import annotations
 

@@ -1,12 +1,6 @@
-"""Augmentation as data, in one frozen dataclass.
+"""Augmentation as data: of each image by Pillow, which two cores have time for, and of batches by Keras' own layers.
 
-Pillow does what applies to each image alone (crop, flip, three-augment, TrivialAugment), which two cores have time for.
-RandAugment, color jitter and random erasing are Keras' own layers, on whole batches. A seed determines everything: no
-generator is shared between threads, and no global one is used.
-
->>> import numpy as np
->>> Augmentation(crop=0.25)(np.zeros((2, 32, 32, 3), "uint8"), seed=0).shape
-(2, 32, 32, 3)
+A seed determines everything: no generator is shared between threads, and no global one is used.
 """
 
 from __future__ import annotations

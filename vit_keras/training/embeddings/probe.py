@@ -81,9 +81,8 @@ class Probe:
             head.bias.assign(scale * self.bias)
 
 
+# Weight decays to try, for standardized features; the best of hardly any dataset is outside.
 _DECAYS = tuple(10.0 ** (-exponent / 2) for exponent in range(13))
-"""Weight decays to try, for standardized features; the best of hardly any dataset is outside."""
-
 _RIDGE_DECAYS = tuple(10.0 ** (exponent / 2) for exponent in range(-6, 7))
 
 

@@ -1,8 +1,4 @@
-"""Calibration: compare probabilities with accuracy, and fit the temperature that makes them agree.
-
-The expected calibration error is the mean gap between how sure a model was and how often it was right, in bins of the
-probability (Guo et al., "On Calibration of Modern Neural Networks", arXiv 1706.04599).
-"""
+"""Calibration: compare probabilities with accuracy, and fit the temperature that makes them agree."""
 
 from __future__ import annotations
 

@@ -20,13 +20,8 @@ from .frozen import MOST_WORK, FrozenFeatures
 
 __all__: list[str] = []
 
-IMPROBABLE = 0.05
-"""Labels that are less probable are likely wrong; docs/training.md has a test of how many are."""
-
-_MOST_LEARNED = 5000
-"""The logistic regressions learn at most this many images, drawn at random; fewer if images × features × classes would
-exceed `MOST_WORK`."""
-
+IMPROBABLE = 0.05  # labels that are less probable are likely wrong; docs/training.md has a test of how many are
+_MOST_LEARNED = 5000  # images at most that logistic regressions learn, drawn at random; see also `MOST_WORK`
 _SIZES = (1 / 8, 1 / 4, 1 / 2, 1.0)
 _DRAWS = 5
 
