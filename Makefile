@@ -102,7 +102,7 @@ clean:
 	rm -rf $(VENV) .venv-benchmarks quickstart build dist *.egg-info
 
 $(VENV)/bin/python:
-	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; (3, 10) <= v <= (3, 13) or sys.exit("vit_keras needs Python 3.10 to 3.13; this is %d.%d. Choose one: make PYTHON=python3.12 ..." % v)'
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; (3, 11) <= v <= (3, 14) or sys.exit("vit_keras needs Python 3.11 to 3.14; this is %d.%d. Choose one: make PYTHON=python3.12 ..." % v)'
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }  # half of one would count as made
 
 $(VENV)/examples.stamp: pyproject.toml | $(VENV)/bin/python

@@ -14,6 +14,8 @@ import time
 
 import numpy as np
 
+from vit_keras.visualize.methods import OF_A_CLASS
+
 FORWARD = "model(image)"
 PIXELS = {"time": 224, "memory": 384}  # a larger image needs more memory
 
@@ -40,7 +42,7 @@ def contenders(size):
             return model(inputs).numpy()
 
     def map_by(method):
-        target = 3 if method in visualize.OF_A_CLASS else None
+        target = 3 if method in OF_A_CLASS else None
         return lambda: visualize.attention_map(model, image, method=method, target=target, return_map=True)
 
     heat = np.random.default_rng(0).random((14, 14))

@@ -25,7 +25,7 @@ def load(folder, size):
     """Return uint8 images and their classes, in random order."""
     if folder is None:
         (images, labels), _ = keras.datasets.cifar10.load_data()
-        images, labels = [utils.resize(image, (size, size)) for image in images[:12_000]], labels[:12_000, 0]
+        images, labels = [utils.resize_image(image, (size, size)) for image in images[:12_000]], labels[:12_000, 0]
     else:
         paths = [p for p in sorted(Path(folder).glob("*/*")) if p.suffix.lower() in (".jpg", ".jpeg", ".png", ".webp")]
         images = [utils.read(path, size) for path in paths]

@@ -14,7 +14,7 @@ def digits(size):
     """Return 8×8 digits as RGB images of `size` pixels in [-1, 1]: training images, test images, and their labels."""
     data = load_digits()
     images = np.repeat((data.images * (255 / 16)).astype("uint8")[..., None], 3, axis=-1)
-    images = np.stack([utils.resize(image, (size, size)) for image in images])
+    images = np.stack([utils.resize_image(image, (size, size)) for image in images])
     return train_test_split(vit.preprocess_inputs(images), data.target, test_size=0.2, random_state=0)
 
 

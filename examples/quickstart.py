@@ -33,7 +33,7 @@ def main(samples=None):
     print("\n2. Fine-tune on 1,437 handwritten digits")
     model, accuracy, images = finetune.main(samples=samples)
     print(f"   Accuracy on 360 other digits: {accuracy:.1%}")
-    digit = utils.resize(utils.to_uint8(images[0]), (256, 256), "lanczos")
+    digit = utils.resize_image(utils.to_uint8(images[0]), (256, 256), "lanczos")
     pair = np.concatenate([digit, visualize.attention_map(model, digit)], axis=1)
     Image.fromarray(pair).save(OUT / "digit_attention.png")
     print(f"   Attention map of the first: {OUT / 'digit_attention.png'}")

@@ -6,7 +6,6 @@ import gc
 import itertools
 import os
 import shutil
-import sys
 from pathlib import Path
 
 import make_google_npz
@@ -103,12 +102,12 @@ def _lies_in(path, places):
 
 
 def _warnings_are_errors(item, backend):
-    """Whether a test is one of `make test`, where Keras can be the newest: Keras 3.12 is the last for Python 3.10.
+    """Whether a test is one of `make test`.
 
     The nightly tests run for hours, on all versions and backends. There a warning is shown, and the results are there.
     """
     in_make_test = backend == "torch" or any(map(item.get_closest_marker, ("first_case", "only_on")))
-    return in_make_test and not item.get_closest_marker("slow") and sys.version_info >= (3, 11)
+    return in_make_test and not item.get_closest_marker("slow")
 
 
 def _belongs_to(item, backend):

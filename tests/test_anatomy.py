@@ -12,8 +12,33 @@ import PIL.Image
 import pytest
 from support import OTHER_PIXELS, ROOT
 
+import vit_keras
 from vit_keras import anatomy, checkpoints, feature_maps, labels, preprocess, training, visualize, vit
 from vit_keras import layers as vit_layers
+from vit_keras.anatomy.inputs import (
+    batch_preprocessing_of,
+    image_shape,
+    input_range,
+    native_size,
+    preprocessing_models,
+    preprocessing_of,
+)
+from vit_keras.anatomy.outputs import last_layer, output_kind, output_names, why_not_classifier
+from vit_keras.anatomy.parts import (
+    attention_blocks,
+    block_numbers,
+    check_settings,
+    find_vit,
+    has_attention,
+    has_vit,
+    head_layers,
+    heads,
+    patch_grid,
+    prefix_names,
+    set_rates,
+)
+from vit_keras.anatomy.pooling import readout
+from vit_keras.layers.tokens import MeanToken
 
 
 def tiny(image_size=32, name="tiny", **options):
@@ -91,14 +116,14 @@ INPUTS = {
 @pytest.mark.parametrize("name", INPUTS)
 def test_which_pixels_a_model_takes(name):
     make, expected = INPUTS[name]
-    assert anatomy.input_range(make()) == expected
+    assert input_range(make()) == expected
 
 
 def test_pixels_of_a_model_that_takes_any_number_of_channels():
     image = keras.Input((32, 32, None))
     model = keras.Model(image, tiny()(image / 127.5 - 1))
-    assert anatomy.input_range(model) == "pixels"
-    assert anatomy.preprocessing_of(model).channels == 3
+    assert input_range(model) == "pixels"
+    assert preprocessing_of(model).channels == 3
 
 
 OUTPUTS = {
@@ -122,20 +147,20 @@ def test_what_comes_out_of_a_model(name):
     make, expected = OUTPUTS[name]
     model = make()
     model.build((None, 32, 32, 3)) if not model.built else None
-    assert anatomy.output_kind(model) == expected
+    assert output_kind(model) == expected
 
 
 @pytest.mark.core
 @OTHER_PIXELS
 def test_what_was_asked_does_not_keep_a_model_alive(tmp_path):
     model = before(keras.layers.Rescaling(1 / 255))
-    anatomy.preprocessing_of(model)
+    preprocessing_of(model)
     training.embed(model, np.zeros((1, 32, 32, 3), "float32"), progress=False)
     paths = [weight.path for weight in model.weights]
     model.save(tmp_path / "model.keras")
     saved = keras.saving.load_model(tmp_path / "model.keras")
     assert [weight.path for weight in saved.weights] == paths
-    references = [weakref.ref(model), weakref.ref(anatomy.find_vit(model))]
+    references = [weakref.ref(model), weakref.ref(find_vit(model))]
     del model, saved
     keras.backend.clear_session()
     gc.collect()
@@ -184,15 +209,15 @@ def transfer(vit_model):
 def test_a_flat_model_remembers_the_preprocessing_of_its_vit(tmp_path):
     source = tiny()
     model = transfer(source)
-    assert anatomy.preprocessing_of(model).mean == preprocess.GOOGLE.mean
+    assert preprocessing_of(model).mean == preprocess.GOOGLE.mean
     source.preprocessing = preprocess.CLIP  # also of a model that was made before
-    assert anatomy.preprocessing_of(model) == preprocess.CLIP.replace(image_size=32)
+    assert preprocessing_of(model) == preprocess.CLIP.replace(image_size=32)
     picture = np.random.RandomState(1).randint(0, 255, (40, 48, 3), "uint8")
     expected = keras.ops.convert_to_numpy(model(preprocess.CLIP(picture, 32)))
     for name in ("flat.keras", "flat.h5"):
         model.save(tmp_path / name)
         again = keras.models.load_model(tmp_path / name, compile=False)
-        found = again.predict(anatomy.preprocessing_of(again)(picture), verbose=0)
+        found = again.predict(preprocessing_of(again)(picture), verbose=0)
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
     assert keras.models.clone_model(source).preprocessing == preprocess.CLIP
 
@@ -217,7 +242,7 @@ def test_googles_preprocessing_is_not_written_down():
     assert "preprocessing" not in anatomy.blocks(tiny())[0].get_config()
     mixer = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=3, tokens_mlp_dim=8, pooling="gap", position=None)
     mixer.preprocessing = preprocess.CLIP
-    assert anatomy.preprocessing_of(transfer(mixer)).mean == preprocess.CLIP.mean
+    assert preprocessing_of(transfer(mixer)).mean == preprocess.CLIP.mean
 
 
 # --- what the outputs mean ----------------------------------------------------------------------------------------
@@ -241,15 +266,15 @@ def test_a_task_goes_wherever_the_labels_go(task, tmp_path):
     nested = keras.Sequential(
         [image, keras.Model(image, keras.layers.Dropout(0.1)(model(image))), keras.layers.Identity()]
     )
-    found = {"itself": model, "nested": nested, "resized": vit.resize(model, 48)}
+    found = {"itself": model, "nested": nested, "resized": vit_keras.resize(model, 48)}
     for name in ("model.keras", "model.h5", "nested.keras"):
         (nested if "nested" in name else model).save(tmp_path / name)
         found[name] = keras.saving.load_model(tmp_path / name, compile=False)
     checkpoints.save_weights(model, tmp_path / "model.safetensors")
     found["safetensors"] = vit.from_checkpoint(tmp_path / "model.safetensors")
     for how, each in found.items():
-        assert (anatomy.task(each), anatomy.output_names(each)) == (task, names), how
-    assert anatomy.task(vit.resize(model, 32, classes=5)) == "single"  # a new head means something else
+        assert (anatomy.task(each), output_names(each)) == (task, names), how
+    assert anatomy.task(vit_keras.resize(model, 32, classes=5)) == "single"  # a new head means something else
     assert anatomy.task(keras.Sequential([model, keras.layers.Dense(3)])) == "single"
 
 
@@ -325,7 +350,7 @@ def test_softmax_is_the_one_of_scipy():
     special = pytest.importorskip("scipy.special")
     for shape, scale in (((3, 5), 1), ((2, 3, 5), 1000), ((4, 4), 1e30)):
         logits = np.random.default_rng(0).normal(0, scale, shape).astype("float32")
-        found = anatomy.softmax(logits)
+        found = anatomy.outputs.softmax(logits)
         np.testing.assert_allclose(found, special.softmax(logits.astype("float64"), axis=-1), rtol=1e-6, atol=1e-12)
         assert found.dtype == "float32"
 
@@ -342,19 +367,19 @@ def test_softmax_is_the_one_of_scipy():
     ],
 )
 def test_block_numbers(layers, expected):
-    assert anatomy.block_numbers(layers, 3) == expected
+    assert block_numbers(layers, 3) == expected
 
 
 @pytest.mark.parametrize("layers", [[], 3, -4, [0, 3], [-4, 0], range(4)])
 def test_block_numbers_that_do_not_exist(layers):
     with pytest.raises(ValueError, match=re.escape(f"layers={layers}")):
-        anatomy.block_numbers(layers, 3)
+        block_numbers(layers, 3)
 
 
 @pytest.mark.parametrize("layers", [1.0, "last", [0, 1.5], [None]])
 def test_block_numbers_that_are_not_integers(layers):
     with pytest.raises(TypeError, match="layers are numbers of blocks"):
-        anatomy.block_numbers(layers, 3)
+        block_numbers(layers, 3)
 
 
 DIST = {"distillation_token": True, "pooling": "token+dist"}
@@ -376,8 +401,8 @@ TOKENS = {  # options: the prefix tokens, and those that the output is computed 
 def test_which_tokens_there_are_and_which_the_output_is_computed_from(name):
     options, prefix, seen = TOKENS[name]
     model = tiny(**options)
-    assert anatomy.prefix_names(model) == tuple(prefix.split())
-    assert [(part.start, part.stop) for part in anatomy.readout(model)] == seen
+    assert prefix_names(model) == tuple(prefix.split())
+    assert [(part.start, part.stop) for part in readout(model)] == seen
 
 
 @pytest.mark.parametrize(
@@ -392,7 +417,7 @@ def test_which_tokens_there_are_and_which_the_output_is_computed_from(name):
         (lambda model: keras.layers.Dense(3)(model.output)[:, 1], [(1, 2)]),
         (lambda model: keras.ops.min(model.output, axis=1), [(0, None)]),
         (lambda model: keras.ops.concatenate([model.output[:, 0], keras.ops.mean(model.output, 1)]), [(0, None)]),
-        (lambda model: vit_layers.MeanToken(2)(model.output), [(2, None)]),
+        (lambda model: MeanToken(2)(model.output), [(2, None)]),
         (lambda model: vit_layers.ExtractToken(1)(model.output), [(1, 2)]),
         (lambda model: model.output[:, 0], [(0, 1)]),
         (lambda model: feature_maps(model, [0, 1])(model.input), [(2, None)]),
@@ -401,7 +426,7 @@ def test_which_tokens_there_are_and_which_the_output_is_computed_from(name):
 )
 def test_which_tokens_are_read_by_layers_around_the_vit(around, seen):
     model = tiny(pooling=None, include_top=False, registers=1)
-    found = anatomy.readout(keras.Model(model.input, around(model)))
+    found = readout(keras.Model(model.input, around(model)))
     assert [(part.start, part.stop) for part in found] == seen
 
 
@@ -411,8 +436,8 @@ def test_which_tokens_a_siamese_model_reads():
     images = [keras.Input((32, 32, 3)) for _ in range(2)]
     apart = keras.layers.Subtract()([pool(model(image)[:, 1:]) for image in images])
     siamese = keras.Model(images, keras.layers.Dense(1)(apart))
-    assert [(part.start, part.stop) for part in anatomy.readout(siamese)] == [(1, None)]
-    assert anatomy.pooling(siamese).output_shape == model.output_shape[::2]
+    assert [(part.start, part.stop) for part in readout(siamese)] == [(1, None)]
+    assert anatomy.pooling.pooling(siamese).output_shape == model.output_shape[::2]
 
 
 def pooled_inside(tokens):
@@ -450,8 +475,8 @@ def test_what_makes_a_vector_of_the_tokens_of_a_nested_model(name):
     tokens = tiny(pooling=None, include_top=False, registers=1)
     vector = keras.Sequential([keras.Input((32, 32, 3)), *parts(tokens)])
     model = keras.Sequential([vector, keras.layers.Dense(2)])
-    assert [(part.start, part.stop) for part in anatomy.readout(model)] == [seen]
-    pooling = anatomy.pooling(model)
+    assert [(part.start, part.stop) for part in readout(model)] == [seen]
+    pooling = anatomy.pooling.pooling(model)
     assert (pooling is not None) == found
     if found:
         images = np.random.default_rng(0).uniform(-1, 1, (2, 32, 32, 3)).astype("float32")
@@ -467,7 +492,7 @@ def test_what_makes_a_vector_of_the_tokens_of_a_flat_model(normalized):
     vector = keras.Model(whole.input, keras.ops.mean(last.output[:, 1:], axis=1))
     images = np.random.default_rng(0).uniform(-1, 1, (2, 32, 32, 3)).astype("float32")
     tokens = keras.Model(whole.input, last.output)(images)
-    left, right = (keras.ops.convert_to_numpy(x) for x in (anatomy.pooling(vector)(tokens), vector(images)))
+    left, right = (keras.ops.convert_to_numpy(x) for x in (anatomy.pooling.pooling(vector)(tokens), vector(images)))
     np.testing.assert_allclose(left, right, rtol=0, atol=1e-6)  # the same operations in float32
 
 
@@ -475,8 +500,8 @@ def test_which_tokens_are_read_next_to_numbers_and_from_images_of_any_size():
     tokens, number = tiny(image_size=None, position_grid=(2, 2), pooling=None, include_top=False), keras.Input((4,))
     image = keras.Input((None, None, 3))
     mean = keras.ops.mean(tokens(image)[:, 1:], axis=1)
-    assert anatomy.readout(keras.Model(image, mean)) == [slice(1, None)]
-    assert anatomy.readout(keras.Model([number, image], keras.layers.Concatenate()([number, mean]))) == [slice(1, None)]
+    assert readout(keras.Model(image, mean)) == [slice(1, None)]
+    assert readout(keras.Model([number, image], keras.layers.Concatenate()([number, mean]))) == [slice(1, None)]
 
 
 def test_nothing_is_known_of_the_pooling_without_a_way_from_the_tokens_to_the_output():
@@ -490,8 +515,8 @@ def test_nothing_is_known_of_the_pooling_without_a_way_from_the_tokens_to_the_ou
         keras.Model([image, number], [keras.layers.Dense(2)(number), mean]),  # its first output is of the number
         keras.Model(frames, keras.layers.Flatten()(keras.layers.TimeDistributed(tokens)(frames))),
     ):
-        assert anatomy.pooling(model) is None
-        assert anatomy.readout(model) == [slice(0, 1)]
+        assert anatomy.pooling.pooling(model) is None
+        assert readout(model) == [slice(0, 1)]
 
 
 def test_the_last_layer_of_a_model():
@@ -506,23 +531,23 @@ def test_the_last_layer_of_a_model():
         (two, "head"),
         (opaque, "behind"),
     ):
-        assert anatomy.last_layer(around).name == name
-    assert anatomy.last_layer(keras.Sequential()) is None
+        assert last_layer(around).name == name
+    assert last_layer(keras.Sequential()) is None
 
 
 def test_the_heads_of_a_flat_model_of_a_user():
     model = tiny(include_top=False)
     hidden = keras.layers.Dense(7, name="hidden")(model.output)
     flat = keras.Model(model.input, keras.layers.Dense(3, name="mine")(hidden))
-    assert [layer.name for layer in anatomy.heads(flat)] == ["mine"]
-    assert anatomy.heads(model) == []
+    assert [layer.name for layer in heads(flat)] == ["mine"]
+    assert heads(model) == []
 
 
 def test_which_models_have_a_vit_and_attention():
     mixer = tiny(tokens_mlp_dim=8, pooling="gap", position=None)
-    assert anatomy.has_attention(tiny()) and anatomy.has_vit(mixer) and not anatomy.has_attention(mixer)
+    assert has_attention(tiny()) and has_vit(mixer) and not has_attention(mixer)
     for other in (of_another(), "vit_b16", None):
-        assert not anatomy.has_vit(other) and not anatomy.has_attention(other)
+        assert not has_vit(other) and not has_attention(other)
 
 
 def rates(model):
@@ -532,7 +557,7 @@ def rates(model):
 
 def test_new_rates_are_those_of_a_model_that_is_built_with_them():
     model = tiny(dropout=0.3)
-    anatomy.set_rates(model, dropout=0.1, stochastic_depth=0.2)
+    set_rates(model, dropout=0.1, stochastic_depth=0.2)
     assert rates(model) == rates(tiny(dropout=0.1, stochastic_depth=0.2))
     assert (model.config.dropout, model.config.embedding_dropout) == (0.1, 0.3)
 
@@ -540,8 +565,8 @@ def test_new_rates_are_those_of_a_model_that_is_built_with_them():
 def test_rates_do_not_go_with_remat_in_a_model_without_a_config_either():
     model = keras.models.clone_model(tiny(dropout=0.0, remat=True))
     with pytest.raises(ValueError, match="cannot go with remat"):
-        anatomy.set_rates(model, stochastic_depth=0.2)
-    anatomy.set_rates(model, dropout=0.0)
+        set_rates(model, stochastic_depth=0.2)
+    set_rates(model, dropout=0.0)
 
 
 def test_nothing_is_named_in_a_model_of_several_outputs():
@@ -571,7 +596,7 @@ def of_another():
 )
 def test_the_layers_that_turn_features_into_classes(layers, names):
     model = keras.Sequential([keras.Input((32, 32, 3)), *layers()])
-    assert [layer.name for layer in anatomy.head_layers(model)] == names
+    assert [layer.name for layer in head_layers(model)] == names
 
 
 def test_a_model_without_a_head_has_no_layers_to_train():
@@ -582,13 +607,13 @@ def test_a_model_without_a_head_has_no_layers_to_train():
         (keras.Model(image, keras.layers.Add()([one(image), other(image)])), "Freeze its models, one and other"),
     ):
         with pytest.raises(ValueError, match=f"{model.name}.*no head to train.*{remedy}"):
-            anatomy.head_layers(model)
+            head_layers(model)
 
 
 def test_what_is_missing_is_said():
     mixer = tiny(tokens_mlp_dim=8, pooling="gap", position=None)
     with pytest.raises(ValueError, match="'tiny' has no attention layer"):
-        anatomy.attention_blocks(mixer)
+        attention_blocks(mixer)
     features = tiny(include_top=False)
     features.task = "regression"
     with pytest.raises(ValueError, match="'tiny' does not predict numbers: it has no head"):
@@ -597,15 +622,15 @@ def test_what_is_missing_is_said():
     image = keras.Input((32, 32, 3))
     both = keras.Model(image, keras.layers.Add()([one(image), other(image)]), name="both")
     with pytest.raises(ValueError, match=r"'both', found 2: one, other\. Pass one of them\."):
-        anatomy.find_vit(both)
+        find_vit(both)
     with pytest.raises(ValueError, match=r"'other', found 0\.$"):
-        anatomy.find_vit(keras.Sequential([image, keras.layers.Flatten()], name="other"))
+        find_vit(keras.Sequential([image, keras.layers.Flatten()], name="other"))
 
 
 def test_what_is_asked_of_a_model_of_several_frames():
     frames = keras.layers.TimeDistributed(tiny(include_top=False))
     model = keras.Sequential([keras.Input((2, 32, 32, 3)), keras.layers.Rescaling(1 / 127.5, -1), frames])
-    assert anatomy.image_shape(model) == (None, 32, 32, 3) and anatomy.preprocessing_models(model) == []
+    assert image_shape(model) == (None, 32, 32, 3) and preprocessing_models(model) == []
 
 
 def cut(model):
@@ -615,42 +640,42 @@ def cut(model):
 
 def test_the_grid_of_patches():
     wide, open_ = tiny(image_size=(64, 16)), tiny(image_size=None, name="any", position_grid=(2, 2))
-    assert anatomy.patch_grid(wide) == anatomy.patch_grid(cut(wide)) == (4, 1)
-    assert anatomy.patch_grid(open_, (32, 80)) == (2, 5) and anatomy.patch_grid(wide, (32, 80)) == (4, 1)
+    assert patch_grid(wide) == patch_grid(cut(wide)) == (4, 1)
+    assert patch_grid(open_, (32, 80)) == (2, 5) and patch_grid(wide, (32, 80)) == (4, 1)
     assert anatomy.patch_stride(open_, None) == anatomy.patch_stride(cut(wide), (64, 16)) == (16, 16)
     mixer = tiny(image_size=(32, 48), tokens_mlp_dim=8, pooling="gap", position=None)  # without positions
-    assert anatomy.patch_grid(cut(mixer)) == (2, 3) and anatomy.patch_stride(cut(mixer), (32, 48)) == (16, 16)
+    assert patch_grid(cut(mixer)) == (2, 3) and anatomy.patch_stride(cut(mixer), (32, 48)) == (16, 16)
     with pytest.raises(ValueError, match="'any' .*image_size="):
-        anatomy.patch_grid(open_)
+        patch_grid(open_)
     mixer = tiny(tokens_mlp_dim=8, pooling="gap", position=None)
     tokens = anatomy.blocks(mixer)[0].output
     behind = keras.Model(tokens, anatomy.blocks(mixer)[1](tokens))
     with pytest.raises(ValueError, match="Cannot infer the patch grid"):
-        anatomy.patch_grid(behind)
+        patch_grid(behind)
 
 
 def test_the_size_of_the_images():
     fixed, open_ = tiny(), tiny(image_size=None, position_grid=(2, 2))
     for given in (None, "native", 32, (32, 32)):
-        assert anatomy.native_size(fixed, given) == (32, 32)
+        assert native_size(fixed, given) == (32, 32)
     with pytest.raises(ValueError, match=r"\(32, 32\).*image_size=48"):
-        anatomy.native_size(fixed, 48)
-    assert anatomy.native_size(open_, (48, 16)) == (48, 16)
+        native_size(fixed, 48)
+    assert native_size(open_, (48, 16)) == (48, 16)
     open_.preprocessing = open_.preprocessing.replace(image_size=None)
-    assert anatomy.native_size(open_) is None and anatomy.native_size(open_, "native") is None
+    assert native_size(open_) is None and native_size(open_, "native") is None
     open_.preprocessing = open_.preprocessing.replace(image_size=(80, 64))
-    assert anatomy.native_size(open_) == (80, 64)
-    assert anatomy.image_shape(open_) == (None, None, None, 3) and anatomy.image_shape(fixed) == (None, 32, 32, 3)
+    assert native_size(open_) == (80, 64)
+    assert image_shape(open_) == (None, None, None, 3) and image_shape(fixed) == (None, 32, 32, 3)
     image, number = keras.Input((32, 32, 3)), keras.Input((1,))
     joined = keras.Model([number, image], keras.layers.Concatenate()([number, fixed(image)]))
-    assert anatomy.image_shape(joined) == (None, 32, 32, 3)
+    assert image_shape(joined) == (None, 32, 32, 3)
     held = keras.Sequential([keras.Input((48, None, 3)), keras.layers.Resizing(32, 32), fixed])
-    assert anatomy.image_shape(held) == (None, 48, None, 3)
+    assert image_shape(held) == (None, 48, None, 3)
 
 
 def test_the_preprocessing_that_is_left_to_the_caller():
     def asked(model, image_size=None):
-        found = anatomy.preprocessing_of(model, image_size)
+        found = preprocessing_of(model, image_size)
         return found.image_size, found.crop, found.mean[0], found.std[0], found.channels
 
     def behind(size, *layers):
@@ -678,8 +703,8 @@ def through(images, *layers):
     """The images after the layers before a ViT that takes images of any size: each alone, and prepared for a batch."""
     front = [keras.Input((None, None, 3)), *layers]
     model, front = keras.Sequential([*front, tiny()]), keras.Sequential(front)
-    prepared = anatomy.batch_preprocessing_of(model)
-    alone = [front(anatomy.preprocessing_of(model)(image)) for image in images]
+    prepared = batch_preprocessing_of(model)
+    alone = [front(preprocessing_of(model)(image)) for image in images]
     return prepared, *(keras.ops.convert_to_numpy(x) for x in (keras.ops.concatenate(alone), front(prepared(images))))
 
 
@@ -727,12 +752,12 @@ def test_images_of_a_batch_reach_the_vit_as_they_do_alone(layers, size, crop, in
 def test_images_that_cannot_reach_the_vit_as_they_do_alone_are_warned_of(layer, does):
     model = keras.Sequential([keras.Input((None, None, 3)), layer(), tiny()])
     with pytest.warns(UserWarning, match=f"{does} each image by its own size"):
-        assert anatomy.batch_preprocessing_of(model).image_size == (32, 32)
+        assert batch_preprocessing_of(model).image_size == (32, 32)
 
 
 def test_a_batch_of_a_model_without_resizing_has_its_preprocessing():
     for model in (tiny(), before(keras.layers.Rescaling(1 / 255))):
-        assert anatomy.batch_preprocessing_of(model) == anatomy.preprocessing_of(model)
+        assert batch_preprocessing_of(model) == preprocessing_of(model)
 
 
 def test_why_a_model_is_not_a_classifier():
@@ -746,7 +771,7 @@ def test_why_a_model_is_not_a_classifier():
         (tiny(pooling=None, include_top=False), "its output has the shape (None, 5, 16)"),
         (tiny(include_top=False), "it has no head, and returns 16 features"),
     ):
-        assert anatomy.why_not_classifier(each) == lack
+        assert why_not_classifier(each) == lack
         if lack:
             with pytest.raises(ValueError, match=f"{each.name}.*{lack[:8]}"):
                 anatomy.probabilities(each, np.zeros((1, 3)))
@@ -755,7 +780,7 @@ def test_why_a_model_is_not_a_classifier():
 @pytest.mark.parametrize("part", ["mlp", "norm of a block", "final norm", "mlp of the pooling", "norm of the pooling"])
 def test_a_layer_that_was_changed_after_the_model_was_built_is_found(part):
     model = tiny(pooling="map", class_token=False)
-    anatomy.check_settings(model)
+    check_settings(model)
     pooling = model.get_layer("MAPHead_0")
     layer, name, value = {
         "mlp": (anatomy.blocks(model)[1].mlpblock, "activation", "relu"),
@@ -766,6 +791,6 @@ def test_a_layer_that_was_changed_after_the_model_was_built_is_found(part):
     }[part]
     setattr(layer, name, value)
     with pytest.raises(ValueError, match=f"{layer.name}.* {name}={value!r}"):
-        anatomy.check_settings(model)
+        check_settings(model)
     model.config = None
-    anatomy.check_settings(model)
+    check_settings(model)

@@ -11,7 +11,7 @@ from support import some_of
 
 import vit_keras
 from vit_keras import export, training, visualize, vit
-from vit_keras.anatomy import patch_grid
+from vit_keras.anatomy.parts import patch_grid
 from vit_keras.config import ViTConfig
 from vit_keras.positions import GEOMETRIC, METHODS
 from vit_keras.preprocess import INTERPOLATIONS

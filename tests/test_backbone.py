@@ -12,7 +12,10 @@ import sweep
 from keras import ops
 from support import DATA, ROOT, far_from_uniform
 
+import vit_keras
 from vit_keras import anatomy, feature_maps, from_checkpoint, load_model, merge_tokens, visualize, vit
+from vit_keras.anatomy.inputs import input_range
+from vit_keras.anatomy.parts import find_vit
 from vit_keras.layers import TransformerBlock
 
 
@@ -158,8 +161,8 @@ def test_what_stands_before_the_vit_is_applied_and_what_it_does_at_random_is_not
     for each in (trunk, load_model(tmp_path / "trunk.keras")):
         found = arrays(each(pixels, training=True))
         assert max(np.abs(a - b).max() for a, b in zip(found, expected)) <= 1e-4
-    assert anatomy.input_range(trunk) == "pixels"
-    any_size = keras.Sequential([keras.Input((None, None, 3)), vit.preprocessing(model), model])
+    assert input_range(trunk) == "pixels"
+    any_size = keras.Sequential([keras.Input((None, None, 3)), vit_keras.preprocessing_layer(model), model])
     assert feature_maps(any_size, 0).output_shape == (None, 3, 5, 16)
 
 
@@ -170,7 +173,7 @@ def test_maps_of_models_that_are_no_vision_transformers_of_their_own():
     for other in (flat, keras.Sequential([keras.Sequential([model])]), feature_maps(model, [0, 1])):
         assert np.abs(arrays(feature_maps(other, 1)(images)) - expected).max() <= 1e-5
     old = load_model(DATA / "vit_keras_0" / "v020_nested.keras")
-    assert feature_maps(old, 0).output_shape[-1] == anatomy.find_vit(old).get_layer("embedding").filters
+    assert feature_maps(old, 0).output_shape[-1] == find_vit(old).get_layer("embedding").filters
 
 
 @pytest.mark.slow

@@ -12,10 +12,10 @@ from family_files import load, write, write_safetensors
 from torch_pickles import state_dict, tensor, text, torch_zip
 
 import vit_keras
-from vit_keras import checkpoints
 from vit_keras._internal import bounds
 from vit_keras.checkpoints.describe import describe
 from vit_keras.checkpoints.readers import hdf5, open_weights
+from vit_keras.checkpoints.weights import Weights
 from vit_keras.preprocess import PRESETS, Preprocessing
 from vit_keras.preprocess.images import resize_image
 
@@ -183,9 +183,7 @@ def test_what_keras_saved_holds_what_it_claims(tmp_path, monkeypatch, kind):
 
 
 @pytest.mark.parametrize("name", ["x" * 300 + ".npz", "/" + "x" * 300, "a/" * 3000 + "b.pth", "~nobody-here/a.npz"])
-@pytest.mark.parametrize(
-    "opening", [checkpoints.Weights, vit_keras.open_model, vit_keras.load_model, open_weights, describe]
-)
+@pytest.mark.parametrize("opening", [Weights, vit_keras.open_model, vit_keras.load_model, open_weights, describe])
 def test_a_path_that_is_no_path(name, opening):
     with pytest.raises(FileNotFoundError, match="[Tt]here is no"):
         opening(name)
@@ -199,7 +197,7 @@ def test_a_class_of_somebodys_own_is_left_out(tmp_path):
     mode = text("mode") + b"c__main__\nMode\nK\x02\x85R"
     program = b"\x80\x02}(" + text("model") + state_dict(**items)[2:-1] + mode + b"u."
     path = torch_zip(tmp_path / "a.pth", program, [a.astype("f4").tobytes() for a in arrays.values()])
-    weights = checkpoints.Weights(path)
+    weights = Weights(path)
     assert weights.reader.metadata["left_out"] == ["__main__.Mode"]
     assert "an object of __main__.Mode" in weights.ignored
     np.testing.assert_array_equal(weights.reader["cls_token"], arrays["cls_token"])
@@ -218,7 +216,7 @@ def test_config_with_a_huge_picture(tmp_path, config):
     path = write(load("timm_vit"), tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match="at most 16,777,216 pixels") as error:
-        checkpoints.Weights(path)
+        Weights(path)
     assert str(tmp_path / "config.json") in str(error.value)
 
 
@@ -233,7 +231,7 @@ def test_processor_with_a_huge_picture(tmp_path, name, content):
     path = write(load("timm_vit"), tmp_path)
     (tmp_path / name).write_text(json.dumps(content))
     with pytest.warns(UserWarning, match="at most 16,777,216 pixels"):
-        assert checkpoints.Weights(path).preprocessing == PRESETS["timm"]
+        assert Weights(path).preprocessing == PRESETS["timm"]
 
 
 @pytest.mark.parametrize(
@@ -249,4 +247,4 @@ def test_settings_of_huge_numbers(tmp_path, settings, message):
     said = {"vit_keras": json.dumps(settings)}
     path = write_safetensors(tmp_path / "a.safetensors", load("timm_vit").state_dict(), said)
     with pytest.raises(ValueError, match=message):
-        checkpoints.Weights(path)
+        Weights(path)

@@ -12,6 +12,7 @@ from support import one_at_a_time
 
 import vit_keras
 from vit_keras import vit
+from vit_keras.anatomy.parts import attention_blocks, find_vit, quantization
 from vit_keras.training import Distillation, MaskedAutoencoder, add_lora
 
 pytestmark = pytest.mark.filterwarnings(
@@ -64,9 +65,9 @@ def with_lora(model):
 
 
 def frozen(model):
-    find = vit_keras.anatomy.find_vit(model)
+    find = find_vit(model)
     find.layers[1].trainable = False  # a layer, a layer in a layer, a single weight
-    block = vit_keras.anatomy.attention_blocks(find)[0]
+    block = attention_blocks(find)[0]
     block.mlpblock.trainable = False
     block.layernorm1.weights[0].trainable = False
 
@@ -178,7 +179,7 @@ def test_saved_weights_load_into_a_model_that_was_changed_alike(kind, change, tm
 @pytest.mark.parametrize(("change", "name"), one_at_a_time(["lora", *sorted({*CHANGES} - {"lora"})], FILES))
 def test_other_formats_hold_the_same_or_are_refused(change, name, tmp_path):
     model, path = changed("plain", change, trained=False), tmp_path / name
-    if vit_keras.anatomy.quantization(model):
+    if quantization(model):
         with pytest.raises(ValueError, match=r"quantized \((int|float)[48]\)"):
             vit_keras.save_weights(model, path, "huggingface" if name == "folder" else None)
         assert not [*tmp_path.iterdir()]
@@ -191,7 +192,7 @@ def test_other_formats_hold_the_same_or_are_refused(change, name, tmp_path):
 @pytest.mark.parametrize("change", changes("unchanged", "lora", "int8"))
 def test_a_resized_model_has_the_same_outputs_or_is_refused(change):
     model = changed("plain", change, trained=False)
-    if vit_keras.anatomy.quantization(model):
+    if quantization(model):
         with pytest.raises(ValueError, match="before model.quantize"):
             vit_keras.resize(model, 16)
         with pytest.raises(ValueError, match="before model.quantize"):

@@ -13,7 +13,8 @@ from vit_keras import vit
 from vit_keras.backend.sharding import MIN_SIZE
 from vit_keras.cli import main
 from vit_keras.config import ViTConfig
-from vit_keras.cost import SIZES, config_of, cost
+from vit_keras.cost import cost
+from vit_keras.cost.step import SIZES, config_of
 from vit_keras.cost.weights import weights_of
 from vit_keras.variants import CIFAR10, VARIANTS
 

@@ -6,6 +6,7 @@ import pytest
 
 import vit_keras
 from vit_keras import utils
+from vit_keras.preprocess.drawings import EXAMPLES
 
 SHA256 = {
     "cat": "8c6ee9285bd91f4a6f17da07afa8d46a798d8a739beaa14b0e80d4cee11a6971",
@@ -14,7 +15,7 @@ SHA256 = {
 
 
 @pytest.mark.any_backend
-@pytest.mark.parametrize("name", utils.EXAMPLES)
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_is_the_same_everywhere(name):
     image = utils.example(name)
     assert (image.shape, image.dtype) == ((240, 320, 3), "uint8")

@@ -11,6 +11,7 @@ import pytest
 from support import ROOT
 
 from vit_keras import preprocess, training, vit
+from vit_keras.training.optimizers import LayerwiseLamb, LayerwiseSGD
 
 
 def run(code, folder, **environment):
@@ -55,8 +56,8 @@ def masked(kind, **options):
 SAVED = {
     "recipe": lambda: trained("vit"),
     "AdamW": lambda: compiled(training.LayerwiseAdamW(1e-3)),
-    "SGD": lambda: compiled(training.LayerwiseSGD(1e-3)),
-    "Lamb": lambda: compiled(training.LayerwiseLamb(1e-3)),
+    "SGD": lambda: compiled(LayerwiseSGD(1e-3)),
+    "Lamb": lambda: compiled(LayerwiseLamb(1e-3)),
     "mixer": lambda: tiny(tokens_mlp_dim=8, pooling="gap", position=None),
     "hybrid": lambda: vit.build_model(32, 1, 1, 32, 2, "tiny", 32, classes=3, resnet=(1, 1)),
     "everything": lambda: tiny(
@@ -169,7 +170,7 @@ def test_a_missing_backend_is_named_with_what_to_do(tmp_path):
 def test_what_keras_needs_on_openvino_is_named(tmp_path):
     (tmp_path / "keras.py").write_text("import os\nraise ModuleNotFoundError('not found', name=os.environ['LACKS'])")
     code = "import vit_keras\ntry:\n    vit_keras.vit\nexcept ImportError as error:\n    print(error)"
-    for module in ("openvino", "openvino.runtime", "scipy"):  # the second one: Keras before 3.12 with OpenVINO 2026
+    for module in ("openvino", "scipy"):
         said = run(code, tmp_path, LACKS=module, KERAS_BACKEND="openvino")
         assert f"runs on openvino, and the module {module} is missing" in said, said
         assert 'pip install openvino scipy "keras>=3.12"' in said

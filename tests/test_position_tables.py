@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from support import DATA
 
-from vit_keras.positions import resize_bilinear, resize_position_embeddings, square_grid
+from vit_keras.positions import resize_position_embeddings, square_grid
+from vit_keras.resampling import resize_bilinear
 
 # The last three are those for which SciPy, as Google called it, makes the last row and column zero.
 PAIRS = [(4, 6), (14, 24), (24, 14), (7, 12), (5, 1), (1, 5), (2, 3), (9, 9), (24, 22), (28, 14), (32, 16)]

@@ -332,12 +332,6 @@ def test_mistakes_are_named(tmp_path):
         Preprocess("google")
 
 
-def test_british_names():
-    assert Preprocessing.normalise is Preprocessing.normalize
-    assert Preprocessing.denormalise is Preprocessing.denormalize
-    assert (utils.grey, utils.resize) == (utils.gray, utils.resize_image)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

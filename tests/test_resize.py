@@ -15,9 +15,11 @@ import pytest
 from family_files import load, write
 from support import ASSUMED, DATA, OTHER_PIXELS
 
+import vit_keras
 from vit_keras import from_checkpoint, layers, merge_tokens, visualize, vit
 from vit_keras.config import ViTConfig
-from vit_keras.positions import resize_bilinear
+from vit_keras.layers.patches import PatchNormalization
+from vit_keras.resampling import resize_bilinear
 
 pytestmark = [ASSUMED, OTHER_PIXELS]
 
@@ -203,7 +205,7 @@ def test_a_resized_model_is_the_one_that_its_file_makes(name):
     model = native(name)
     before = model.get_weights()
     size = (model.config.stride[0] * 3, model.config.stride[1] * 5)
-    resized, expected = vit.resize(model, size), open_file(name, image_size=size)
+    resized, expected = vit_keras.resize(model, size), open_file(name, image_size=size)
     assert resized.config == expected.config
     assert resized.preprocessing == expected.preprocessing and resized.labels == expected.labels
     for found, wanted in zip(resized.get_weights(), expected.get_weights(), strict=True):
@@ -216,7 +218,7 @@ def test_a_resized_model_is_the_one_that_its_file_makes(name):
 def test_to_any_size_and_back(name):
     model = native(name)
     size = model.config.image_size
-    again = vit.resize(vit.resize(model, None), size)
+    again = vit_keras.resize(vit_keras.resize(model, None), size)
     for found, wanted in zip(again.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_array_equal(found, wanted)
     assert again.config == model.config
@@ -224,8 +226,8 @@ def test_to_any_size_and_back(name):
 
 @pytest.mark.core
 def test_relative_positions_of_a_rectangle_are_resampled_to_the_upright_one():
-    tall = vit.resize(native("hf_beit"), (40, 24))
-    wide = vit.resize(tall, (24, 40))  # the table has as many rows
+    tall = vit_keras.resize(native("hf_beit"), (40, 24))
+    wide = vit_keras.resize(tall, (24, 40))  # the table has as many rows
     name = "Transformer_encoderblock_0"
     tables = [numpy(model.get_layer(name).att.relative_position_bias) for model in (tall, wide)]
     assert tables[0].shape == tables[1].shape and not np.array_equal(*tables)
@@ -233,14 +235,14 @@ def test_relative_positions_of_a_rectangle_are_resampled_to_the_upright_one():
 
 def test_patches_of_another_size():
     expected = open_file("timm_vit", patch_size=16, image_size=64)
-    resized = vit.resize(native("timm_vit"), 64, patch_size=16)
+    resized = vit_keras.resize(native("timm_vit"), 64, patch_size=16)
     for found, wanted in zip(resized.get_weights(), expected.get_weights(), strict=True):
         np.testing.assert_array_equal(found, wanted)
 
 
 def test_another_pooling_keeps_the_class_token_as_its_file_does():
     expected = open_file("timm_vit", pooling="gap")
-    resized = vit.resize(native("timm_vit"), expected.config.image_size, pooling="gap")
+    resized = vit_keras.resize(native("timm_vit"), expected.config.image_size, pooling="gap")
     assert resized.config.has_class_token
     for found, wanted in zip(resized.get_weights(), expected.get_weights(), strict=True):
         np.testing.assert_array_equal(found, wanted)
@@ -250,19 +252,19 @@ def test_a_nested_model_and_a_policy():
     model = open_file("timm_vit", dtype="mixed_bfloat16")
     model.labels = tuple("abcdefghij")
     with pytest.warns(UserWarning, match=r"without the weights around it: .*dense\w*/kernel, .*bias\. Pass find_vit"):
-        resized = vit.resize(keras.Sequential([model, keras.layers.Dense(2)]), (24, 40))
+        resized = vit_keras.resize(keras.Sequential([model, keras.layers.Dense(2)]), (24, 40))
     assert [layer.dtype_policy.name for layer in resized.layers[1:]] == [
         layer.dtype_policy.name for layer in model.layers[1:]
     ]
     assert resized.labels == model.labels and resized.preprocessing.image_size == (24, 40)
-    assert vit.resize(model, (24, 40), classes=3).labels is None
-    wide = vit.resize(model, (24, 40), dtype="float32")
+    assert vit_keras.resize(model, (24, 40), classes=3).labels is None
+    wide = vit_keras.resize(model, (24, 40), dtype="float32")
     assert {layer.compute_dtype for layer in wide.layers} == {"float32"}
     for found, expected in zip(wide.get_weights(), resized.get_weights(), strict=True):
         np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("remake", [lambda model: vit.resize(model, 32), lambda model: merge_tokens(model, 1)])
+@pytest.mark.parametrize("remake", [lambda model: vit_keras.resize(model, 32), lambda model: merge_tokens(model, 1)])
 def test_a_layer_behind_the_vit_in_one_graph_is_named(remake):
     base = vit.build_model(32, 8, 1, 16, 2, "base", 16, classes=3)
     flat = keras.Model(base.input, keras.layers.Dense(2, name="mine")(base.output))
@@ -273,11 +275,11 @@ def test_a_layer_behind_the_vit_in_one_graph_is_named(remake):
 def test_adapters_are_not_named_as_weights_around_the_vit():
     model = vit.build_model(32, 8, 1, 16, 2, "base", 16, classes=3)
     model.get_layer("head").enable_lora(2)
-    assert vit.resize(model, 32).output_shape == (None, 3)
+    assert vit_keras.resize(model, 32).output_shape == (None, 3)
 
 
 def test_another_number_of_channels():
-    grey = vit.resize(native("timm_vit"), 32, channels=1)
+    grey = vit_keras.resize(native("timm_vit"), 32, channels=1)
     assert grey.preprocess(np.zeros((48, 64, 3), "uint8")).shape == (1, 32, 32, 1)
     fresh = vit.build_model(32, 8, 1, 32, 2, "grey", 32, classes=3, channels=1)
     assert fresh.preprocess(np.zeros((48, 64, 3), "uint8")).shape == (1, 32, 32, 1)
@@ -286,7 +288,7 @@ def test_another_number_of_channels():
 @pytest.mark.parametrize("size", [None, 64, (40, 24)])
 def test_a_mixer_has_one_size(size):
     with pytest.raises(ValueError, match="is a Mixer"):
-        vit.resize(native("timm_mixer"), size)
+        vit_keras.resize(native("timm_mixer"), size)
 
 
 # --------------------------------------------------------------------- files --
@@ -310,11 +312,11 @@ def test_files_round_trip(name, tmp_path):
 @pytest.mark.parametrize("name", ["dino_original", "deit3_original", "hf_beit"])
 def test_saved_weights_are_resampled_by_the_way_of_their_family(name, tmp_path):
     square, path = native(name), tmp_path / "some.weights.h5"
-    for source, size in ((square, (24, 40)), (vit.resize(square, (24, 48)), (40, 16))):
+    for source, size in ((square, (24, 40)), (vit_keras.resize(square, (24, 48)), (40, 16))):
         source.save_weights(path)
         model = vit.build(square.config.replace(image_size=size))
         model.load_weights(path)
-        expected = vit.resize(source, size)
+        expected = vit_keras.resize(source, size)
         for found, wanted in zip(model.get_weights(), expected.get_weights(), strict=True):
             np.testing.assert_array_equal(found, wanted)
 
@@ -338,7 +340,7 @@ def test_every_layer_is_made_again_from_its_config(name):
 @pytest.mark.parametrize("channels", [8, 9])
 def test_patch_normalisation_alone(channels):
     images = np.random.default_rng(1).normal(size=(2, 19, 16, channels)).astype("float32")
-    layer = layers.PatchNormalization((8, 4), epsilon=1e-5)
+    layer = PatchNormalization((8, 4), epsilon=1e-5)
     found = numpy(layer(images))
     assert found.shape == layer.compute_output_shape(images.shape) == (2, 16, 16, channels)
     patch = images[0, 8:16, 4:8].astype("float64")
@@ -441,7 +443,7 @@ def test_maps_have_the_grid_of_the_model(name):
     assert fixed.shape == model.config.grid
     assert visualize.attention_map(model, image).shape == image.shape
     model.preprocessing = model.preprocessing.replace(crop=None)  # a map is of the whole picture
-    inside = keras.Sequential([keras.Input((*model.input_shape[1:3], 3)), vit.preprocessing(model), model])
+    inside = keras.Sequential([keras.Input((*model.input_shape[1:3], 3)), vit_keras.preprocessing_layer(model), model])
     resized = np.rint(resize_bilinear(image, model.input_shape[1:3], align_corners=False))
     np.testing.assert_allclose(
         visualize.attention_map(inside, resized.astype("uint8"), return_map=True),
@@ -459,7 +461,7 @@ def test_maps_are_of_images_as_the_model_knows_them():
     image = np.random.default_rng(2).integers(0, 256, (32, 32, 3), dtype="uint8")
     assert model.preprocessing.mean != (0.5, 0.5, 0.5)
     own = visualize.attention_map(model, image, return_map=True)
-    named = visualize.attention_map(model, image, return_map=True, preprocess=model.preprocessing.normalise)
+    named = visualize.attention_map(model, image, return_map=True, preprocess=model.preprocessing.normalize)
     np.testing.assert_array_equal(own, named)
     other = visualize.attention_map(model, image, return_map=True, preprocess=vit.preprocess_inputs)
     assert np.abs(own - other).max() > 1e-4
@@ -492,10 +494,10 @@ def copied(copy, **options):
 )
 def test_a_copy_without_a_configuration_is_resized_as_its_model(copy, options):
     model, plain = copied(copy, **options)
-    ours, theirs = vit.resize(plain, (48, 32)), vit.resize(model, (48, 32))
+    ours, theirs = vit_keras.resize(plain, (48, 32)), vit_keras.resize(model, (48, 32))
     assert ours.config.replace(name="", classes=3, drop_remainder=False) == theirs.config.replace(name="")
     assert ours.preprocessing == theirs.preprocessing
-    assert vit.preprocessing_layer(plain).preprocessing == vit.preprocessing_layer(model).preprocessing
+    assert vit_keras.preprocessing_layer(plain).preprocessing == vit_keras.preprocessing_layer(model).preprocessing
     for our, their in zip(ours.get_weights(), theirs.get_weights(), strict=True):
         np.testing.assert_array_equal(our, their)
 
@@ -507,11 +509,11 @@ def test_a_copy_without_a_configuration_is_resized_as_its_model(copy, options):
 def test_a_copy_whose_layers_do_not_say_all_is_refused(copy, options):
     _, plain = copied(copy, **options)
     with pytest.raises(ValueError, match="has no ViTConfig"):
-        vit.resize(plain, 64)
+        vit_keras.resize(plain, 64)
 
 
 def test_classes_for_a_model_of_tokens_need_a_pooling():
     model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2, pooling=None, include_top=False)
     with pytest.raises(ValueError, match="which no head takes.*or a pooling"):
-        vit.resize(model, 64, classes=3)
-    assert vit.resize(model, 64, classes=3, pooling="gap").output_shape == (None, 3)
+        vit_keras.resize(model, 64, classes=3)
+    assert vit_keras.resize(model, 64, classes=3, pooling="gap").output_shape == (None, 3)

@@ -11,6 +11,7 @@ from support import DATA
 
 import vit_keras
 from vit_keras import layers, vit
+from vit_keras.anatomy.parts import find_vit
 from vit_keras.positions import resize_position_embeddings
 
 pytestmark = pytest.mark.core
@@ -358,7 +359,7 @@ def test_compiled_steps_follow_a_change_of_a_layer_whoever_makes_it(change):
     if change == "activation":
         vit_keras.anatomy.blocks(model)[0].mlpblock.activation = "relu"
     else:
-        keras.Model.quantize(vit_keras.anatomy.find_vit(model), "int8")
+        keras.Model.quantize(find_vit(model), "int8")
     expected = keras.ops.convert_to_numpy(model(images))
     assert np.abs(expected - before).max() > 100 * TOLERANCE
     np.testing.assert_allclose(model.predict(images, verbose=0), expected, atol=TOLERANCE)
@@ -444,7 +445,7 @@ def test_the_published_name_that_a_model_began_with_is_kept(tmp_path, way):
     model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=3)
     assert "origin" not in model.get_config()
     model.origin = "facebook/deit_tiny_patch16_224"
-    assert vit_keras.anatomy.find_vit(WAYS[way](model, tmp_path)).origin == model.origin
+    assert find_vit(WAYS[way](model, tmp_path)).origin == model.origin
 
 
 def test_loading_weights_changes_the_name_that_a_model_began_with(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 from vit_keras import text, training, visualize
 from vit_keras._internal import validate
 from vit_keras.preprocess import GOOGLE
+from vit_keras.training.evaluation.calibration import temperature
 
 
 @pytest.mark.parametrize("value", [3, np.int64(3), np.array(3)])
@@ -82,7 +83,7 @@ TAKES_NUMBERS = {
     "knn": lambda rows: training.knn(rows, LABELS, rows, k=1),
     "ridge_probe": lambda rows: training.ridge_probe(rows, LABELS, l2=1.0).logits(rows),
     "score": lambda rows: training.metrics.score("log_loss", LABELS, rows, "single"),
-    "temperature": lambda rows: training.temperature(rows, LABELS),
+    "temperature": lambda rows: temperature(rows, LABELS),
     "top_k": lambda rows: text.top_k(rows, 1)[1],
     "normalize": lambda rows: GOOGLE.normalize(
         rows[:, :1] * rows.new_ones(3) if hasattr(rows, "detach") else rows[:, [0] * 3]

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 import vit_keras
-from vit_keras import checkpoints, config, layers, utils, variants, vit
+from vit_keras import config, layers, utils, variants, vit
+from vit_keras.checkpoints.locate import find
+from vit_keras.checkpoints.weights import Weights
 
 TINY = {"patch_size": 8, "num_layers": 2, "hidden_size": 32, "num_heads": 2, "mlp_dim": 64, "name": "tiny"}
 
@@ -83,7 +85,7 @@ def test_factories_have_the_arguments_and_defaults_of_vit_keras(factory, name, i
 def test_every_default_of_weights_is_published():
     for variant, preset in variants.VARIANTS.items():
         factory = getattr(vit, preset.name.replace("-", "_"))
-        assert checkpoints.find(inspect.signature(factory).parameters["weights"].default, variant)
+        assert find(inspect.signature(factory).parameters["weights"].default, variant)
 
 
 def test_dropout_is_the_references_by_default_and_settable():
@@ -175,7 +177,7 @@ def ti16(google_npz):
 
 
 def equals(layer, path, name):
-    return np.array_equal(layer.get_weights()[0], checkpoints.Weights(path)[name])
+    return np.array_equal(layer.get_weights()[0], Weights(path)[name])
 
 
 def test_classes_default_to_the_checkpoints(ti16):

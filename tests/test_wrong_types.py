@@ -16,13 +16,16 @@ from vit_keras import (
     load_model,
     open_model,
     positions,
+    resampling,
     text,
     utils,
     visualize,
     vit,
 )
+from vit_keras.checkpoints.locate import fetch, find, is_local
 from vit_keras.preprocess import Preprocessing, images, json_formats
 from vit_keras.text import ImageText, TextConfig, Tokenizer, build_text
+from vit_keras.text.model import contrastive_loss
 from vit_keras.training import embed, finetune, knn, linear_probe
 
 pytestmark = pytest.mark.any_backend
@@ -40,10 +43,9 @@ def model():
     return both
 
 
-NOT_OF_MODELS = ("block_numbers", "levels", "sigmoid", "softmax", "has_vit", "has_attention", "shows_attention")
-OF_MODELS = [name for name in anatomy.__all__ if name.islower() and name not in NOT_OF_MODELS]
+OF_MODELS = [name for name in anatomy.__all__ if name != "levels"]
 OF_RECORDINGS = (
-    *("cls_attention", "relevance_map", "gradient_rollout", "grad_cam", "legrad", "token_contributions", "token_pca"),
+    *("cls_attention", "relevance_map", "gradient_rollout", "grad_cam", "legrad", "token_pca"),
     *("token_norms", "outlier_tokens", "layer_cka", "mean_attention_distance", "attention_entropy", "attention_sinks"),
 )
 
@@ -69,8 +71,8 @@ CASES = [
     (text.open_text, {"weights": "./none.npz"}, {}),
     (text.open_image_text, {"weights": "./none.npz"}, {}),
     (Tokenizer, {"folder": ".", "context_length": 8}, {"folder": ["x!"]}),
-    (checkpoints.find, {"weights": "x"}, {"weights": ["x!"]}),
-    (checkpoints.fetch, {"weights": "./none.npz"}, {}),
+    (find, {"weights": "x"}, {"weights": ["x!"]}),
+    (fetch, {"weights": "./none.npz"}, {}),
     (open_model, {"model": "vit_cifar10"}, {"model": [None]}),
     (vit.from_checkpoint, {"weights": "./none.npz"}, {}),
     (utils.resize_image, {"image": IMAGES[0], "size": 3, "interpolation": "bilinear"}, {}),
@@ -84,11 +86,11 @@ CASES = [
     (json_formats.crop_fraction, {"size": 224, "edge": 256}, {}),
     (labels.names, {"labels": ["a"]}, {"labels": [None, "x!"]}),
     (checkpoints.available, {"name": "x"}, {"name": [None, "x!"]}),
-    (checkpoints.is_local, {"checkpoint": checkpoints.find("vit_cifar10")}, {}),
+    (is_local, {"checkpoint": find("vit_cifar10")}, {}),
     (lambda vit, weights: checkpoints.load_weights(vit, weights), {"vit": OPENED, "weights": "./none.npz"}, {}),
     (lambda vit, path: checkpoints.save_weights(vit, path), {"vit": OPENED, "path": "x.npz"}, {}),
     (vit.build, {"config": vit.ViTConfig()}, {}),
-    (text.contrastive_loss, {"logits": np.zeros((2, 2)), "kind": "softmax"}, {}),
+    (contrastive_loss, {"logits": np.zeros((2, 2)), "kind": "softmax"}, {}),
     (text.ImageText, {"image": OPENED, "text": OPENED}, {}),
     (
         positions.resize_position_embeddings,
@@ -101,8 +103,8 @@ CASES = [
     (positions.relative_position_index, {"grid": (2, 2), "prefix_tokens": 1}, {}),
     (positions.relative_position_rows, {"grid": (2, 2), "prefix_tokens": 1}, {}),
     (positions.places_of, {"grid": (2, 2)}, {"grid": ["x!"]}),  # sides may be anything that counts, in a graph too
-    (positions.resize_grid, {"array": np.zeros((2, 2, 3)), "size": (3, 3), "method": "bilinear"}, {}),
-    (positions.resize_patch_kernel, {"kernel": np.zeros((2, 2, 3, 4)), "size": (3, 3), "method": "bilinear"}, {}),
+    (resampling.resize_grid, {"array": np.zeros((2, 2, 3)), "size": (3, 3), "method": "bilinear"}, {}),
+    (resampling.resize_patch_kernel, {"kernel": np.zeros((2, 2, 3, 4)), "size": (3, 3), "method": "bilinear"}, {}),
     (visualize.mass_mask, {"maps": np.ones((1, 2, 2)), "mass": 0.5}, {}),
     *((getattr(visualize, name), {"recording": None}, {}) for name in OF_RECORDINGS),
     *((by_model(getattr(anatomy, name)), {"model": None}, {}) for name in OF_MODELS),
@@ -153,7 +155,7 @@ OPEN = "<VisionTransformer"
 MISTAKEN = [
     (load_model, OPEN, ".keras, .h5"),
     (open_model, OPEN, "A model that is open is used as it is"),
-    (checkpoints.fetch, OPEN, "a published name, a path or a URL"),
+    (fetch, OPEN, "a published name, a path or a URL"),
     (lambda model: export.export("a.onnx", model), "'a.onnx'", "export(model, 'a.onnx')"),
     (lambda model: export.export(pathlib.Path("a.onnx"), model), "'a.onnx'", "export(model, 'a.onnx')"),
     (lambda model: export.export("a.keras", "a.onnx"), "'a.keras'", "open_model"),
@@ -197,7 +199,7 @@ def test_a_part_of_a_published_name_is_answered_with_names_that_open(name, meant
     suggested = re.findall(r"'([^']+)'", str(raised.value).split("Did you mean")[1].split("?")[0])
     assert set(meant) <= set(suggested)
     assert 1 <= len(suggested) <= 3
-    assert all(checkpoints.find(each) or hasattr(vit, each) for each in suggested)
+    assert all(find(each) or hasattr(vit, each) for each in suggested)
 
 
 @pytest.mark.parametrize("field", ["activation", "mlp_activation"])

@@ -23,7 +23,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from vit_keras import vit
 from vit_keras.config import ViTConfig
-from vit_keras.cost import SIZES, cost
+from vit_keras.cost import cost
+from vit_keras.cost.step import SIZES
 from vit_keras.training import fused
 
 QUANTITIES = ("forward", "forward and backward", "kept", "peak, predicting", "peak, training")

@@ -36,7 +36,7 @@ def step(strategy, model, size, images, together):
 
     from vit_keras import vit
     from vit_keras.backend.distribution import distribute
-    from vit_keras.cost import SIZES
+    from vit_keras.cost.step import SIZES
 
     distribute(strategy, **({"model_parallel": together} if strategy == "tensor" else {}))
     built = vit.build(SIZES[model].replace(image_size=size, num_layers=LAYERS, dropout=0.0))
@@ -88,7 +88,8 @@ def measure(strategy, model, size, images, together):
 
 def table(models, sizes, images):
     """Yield the lines of the table."""
-    from vit_keras.cost import SIZES, cost
+    from vit_keras.cost import cost
+    from vit_keras.cost.step import SIZES
 
     yield "| model, two blocks | pixels | images | " + " | ".join(STRATEGIES) + " |"
     yield "|---|---|---" + "|---" * len(STRATEGIES) + "|"

@@ -15,13 +15,14 @@ import make_google_npz
 from family_files import OPTIONS, PATCH_SIZES, cases, load, run, write
 from support import DATA
 
-from vit_keras import checkpoints, from_checkpoint, vit
+from vit_keras import from_checkpoint, vit
+from vit_keras.checkpoints.weights import Weights
 
 found = collections.defaultdict(list)
 
 
 def compare(path, inputs, expected, options):
-    family = checkpoints.Weights(path, family=options.get("family")).family.name
+    family = Weights(path, family=options.get("family")).family.name
     difference = np.abs(run(from_checkpoint(path, **options), inputs) - expected).max()
     found[family].append((difference, difference / max(1, np.abs(expected).max())))
 

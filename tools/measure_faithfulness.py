@@ -12,6 +12,7 @@ from pathlib import Path
 
 import vit_keras
 from vit_keras import visualize
+from vit_keras.visualize.methods import OF_A_CLASS
 
 
 def from_layer(method, start):
@@ -50,7 +51,7 @@ def deletion_and_insertion(model, pictures, metric, target):
 def pointing(model, pictures, classes, mosaics):
     """Print the table of the grid pointing game."""
     layers = model.config.num_layers
-    methods = {name: name for name in ("rollout", "alti", *visualize.OF_A_CLASS)}
+    methods = {name: name for name in ("rollout", "alti", *OF_A_CLASS)}
     for name in ("relevance", "gradient_rollout", "legrad"):
         for start in sorted({layers // 6, layers // 3, layers // 2, layers * 2 // 3, layers * 5 // 6, layers - 1}):
             methods[f"{name}, from block {start}"] = from_layer(name, start)

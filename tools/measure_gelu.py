@@ -16,6 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
+from vit_keras.checkpoints.locate import fetch
+
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT))  # last: an environment may have another vit_keras
 
@@ -67,7 +69,7 @@ def main():
     parser.add_argument("--environments", type=Path, default=ROOT / ".venv-benchmarks")
     given = parser.parse_args()
     held = np.load(given.pictures) if given.pictures.is_file() else {"image": images_in(given.pictures)}
-    weights = str(vit_keras.checkpoints.fetch("Ti_16/augreg-imagenet21k+imagenet2012-224"))
+    weights = str(fetch("Ti_16/augreg-imagenet21k+imagenet2012-224"))
     ours, exact = vit_keras.open_model(weights), vit_keras.open_model(weights, mlp_activation="gelu")
     pixels = ours.preprocess(held["image"])
     found = {"ours": ours.predict(pixels, verbose=0), "ours, exact GELU": exact.predict(pixels, verbose=0)}

@@ -26,6 +26,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
+import vit_keras
 from vit_keras import training
 from vit_keras._internal.atomic import complete
 from vit_keras.cli.options import setting
@@ -149,11 +150,11 @@ class Measurement:
         models = [place / "model.keras" for place in places]
         if "last" in changes:
             epochs = sorted(places[0].glob("epoch*.keras"))[-changes["last"] :]
-            models = [training.average(epochs)]
+            models = [vit_keras.average(epochs)]
         if "ema" in changes:
             models = [places[0] / f"ema{changes['ema']}.keras"]
         if changes.get("join") == "weights":
-            models = [training.average(models)]
+            models = [vit_keras.average(models)]
         elif changes.get("join") == "nothing":
             return float(np.mean([self.accuracy([model]) for model in models])), seconds
         return self.accuracy(models, changes.get("tta", ""), changes.get("size", "native")), seconds

@@ -28,6 +28,7 @@ from PIL import Image
 from vit_keras import layers, vit
 from vit_keras.config import ViTConfig
 from vit_keras.cost import cost
+from vit_keras.layers.resnet import GroupNorm
 
 SIZES = {"2 × 24": (2, 24, 2), "3 × 48": (3, 48, 3), "4 × 80": (4, 80, 4), "6 × 128": (6, 128, 4)}
 """Layers, hidden size, heads of ViTs. The last has the layers and the width of `vit_cifar10`."""
@@ -104,7 +105,7 @@ def _config(size, image_size=32, channels=3, patch_size=4):
 
 def _normalized(x, filters, kernel_size, strides=1):
     """As in the paper's ResNets: standardized convolutions and group normalization."""
-    return layers.GroupNorm(8)(layers.StdConv2D(filters, kernel_size, strides)(x))
+    return GroupNorm(8)(layers.StdConv2D(filters, kernel_size, strides)(x))
 
 
 def _residual_block(x, filters):

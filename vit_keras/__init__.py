@@ -33,7 +33,6 @@ _NAMES = {
     "open_image_text": "text.opening",
     "open_model": "opening",
     "pack": "packing.model",
-    "preprocessing": "vit",
     "preprocessing_layer": "opening",
     "resize": "opening",
     "save_weights": "checkpoints.writing",

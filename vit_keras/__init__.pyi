@@ -29,7 +29,6 @@ from .text.matching import zero_shot as zero_shot
 from .text.matching import zero_shot_classifier as zero_shot_classifier
 from .text.opening import open_image_text as open_image_text
 from .training.averaging import average as average
-from .vit import preprocessing as preprocessing
 from .export import _Callable
 
 __version__: str

@@ -13,8 +13,11 @@ from collections.abc import Iterable, Sequence
 import keras
 
 from . import anatomy
+from .anatomy.inputs import preprocessing_models
+from .anatomy.parts import block_numbers, find_vit, patch_grid, prefix_names
 from .config import ViTConfig
-from .layers import PatchDropout, PatchMap
+from .layers import PatchDropout
+from .layers.tokens import PatchMap
 from .model import VisionTransformer
 from .preprocess.layer import InferenceMode
 
@@ -67,16 +70,16 @@ def feature_maps(
         >>> patch_map.shape, tokens.shape
         ((None, 4, 6, 64), (None, 1, 64))
     """
-    vit = anatomy.find_vit(model)
+    vit = find_vit(model)
     blocks = anatomy.blocks(vit)
-    chosen = anatomy.block_numbers(layers, len(blocks))
-    last, prefix_tokens = chosen[-1], len(anatomy.prefix_names(vit))
+    chosen = block_numbers(layers, len(blocks))
+    last, prefix_tokens = chosen[-1], len(prefix_names(vit))
     _check(vit, last)
     if prefix and not prefix_tokens:
         raise ValueError(f"The model {vit.name!r} has no tokens before the patches. Pass prefix=False.")
     normalize = anatomy.final_norm(vit) if norm else None
     any_size = None in vit.input_shape[1:3]
-    grid = None if any_size else anatomy.patch_grid(vit)
+    grid = None if any_size else patch_grid(vit)
     beside = {"patches": vit.get_layer("embedding").output} if any_size else {}
     maps, tokens = [], []
     for n in chosen:
@@ -90,7 +93,7 @@ def feature_maps(
     outputs = [maps, tokens] if prefix else maps  # lists, as a loaded model has
     found = VisionTransformer(vit.input, outputs, name=name or f"{vit.name}-maps")
     found.config, found.origin = _config(vit, last, normalize is not None), getattr(vit, "origin", None)
-    return _after(anatomy.preprocessing_models(model), found)
+    return _after(preprocessing_models(model), found)
 
 
 def _check(vit: keras.Model, last: int) -> None:

@@ -19,7 +19,10 @@ from . import layers
 from ._internal.validate import instance
 from .config import ViTConfig
 from .config_checks import stored_activation
-from .layers.patches import Conv2D
+from .layers.mixer import MixerBlock
+from .layers.patches import Conv2D, PatchNormalization
+from .layers.rotary import MixedRotaryPositions
+from .layers.tokens import MeanToken
 from .model import VisionTransformer
 from .preprocess import GOOGLE
 
@@ -64,7 +67,7 @@ def embed_patches(x: Any, config: ViTConfig) -> Any:
     if config.resnet is not None:
         x = layers.resnet_root(x, config.resnet, numerics=config.resnet_numerics)
     if config.patch_norm:
-        x = layers.PatchNormalization(config.patch_size, config.epsilon, name="patch_norm")(x)
+        x = PatchNormalization(config.patch_size, config.epsilon, name="patch_norm")(x)
     x = Conv2D(
         config.hidden_size,
         config.patch_size,
@@ -139,7 +142,7 @@ def _rotations(patches, config):
     name = "rotary_positions"
     if config.rope_kind == "mixed":
         sizes = (config.num_layers, config.num_heads, config.head_width, config.rope_theta)
-        return layers.MixedRotaryPositions(*sizes, name=name)(patches)
+        return MixedRotaryPositions(*sizes, name=name)(patches)
     how = (config.rope_kind, config.rope_grid, config.rope_offset)
     return [layers.RotaryPositions(config.head_width, config.rope_theta, *how, name=name)(patches)] * config.num_layers
 
@@ -152,7 +155,7 @@ def _transformer(config, n):
 
 
 def _mixer(config, n):
-    return layers.MixerBlock(
+    return MixerBlock(
         tokens_mlp_dim=config.tokens_mlp_dim,
         mlp_dim=config.mlp_dim,
         dropout=config.dropout,
@@ -169,7 +172,7 @@ def pool(x: Any, merged: Any, config: ViTConfig) -> Any:
         return layers.ExtractToken(index, name=name)(x)
 
     def mean(prefix_tokens):
-        return layers.MeanToken(prefix_tokens, name="pooling")(x, **merged)
+        return MeanToken(prefix_tokens, name="pooling")(x, **merged)
 
     if config.pooling is None:
         return [x]

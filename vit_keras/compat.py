@@ -23,12 +23,7 @@ ImageSizeArg = tuple[int, int] | int
 
 
 class ConfigDict(TypedDict):
-    """The sizes of a model as `build_model` takes them; see `ViTConfig`.
-
-    Example:
-        >>> CONFIG_B["hidden_size"]
-        768
-    """
+    """The sizes of a model as `build_model` takes them; see `ViTConfig`."""
 
     dropout: float
     mlp_dim: int
@@ -53,40 +48,12 @@ SIZES = set(VARIANTS)
 
 
 def interpret_image_size(image_size_arg: ImageSizeArg) -> tuple[int, int]:
-    """Read an image size, `(height, width)` or one integer for a square.
-
-    Raises:
-        ValueError: It is neither.
-
-    Example:
-        >>> interpret_image_size(224)
-        (224, 224)
-    """
+    """Read an image size, `(height, width)` or one integer for a square."""
     return size_pair(image_size_arg, "image_size")
 
 
 def validate_pretrained_top(include_top: bool, pretrained: bool, classes: int | None, weights: str) -> int:
-    """Check whether the pre-trained head can be used; the factories decide this by themselves (`pretrained_top=None`).
-
-    Args:
-        include_top: As for a factory; so are the others.
-        pretrained: Whether to load weights.
-        classes: Number of classes of the model.
-        weights: Name of the weights.
-
-    Returns:
-        The number of classes of the head of `weights`.
-
-    Raises:
-        ValueError: There is no head to load, because of `include_top`, `pretrained` or `weights`.
-
-    Warns:
-        UserWarning: `classes` is another number.
-
-    Example:
-        >>> validate_pretrained_top(True, True, 1000, "imagenet21k+imagenet2012")
-        1000
-    """
+    """Check whether the pre-trained head can be used."""
     if weights not in WEIGHTS:
         raise ValueError(f"Unexpected weights: {weights}.")
     if classes != WEIGHTS[weights]:
@@ -105,26 +72,7 @@ def load_pretrained(
     image_size: ImageSizeArg,
     patch_size: int | tuple[int, int],
 ) -> LoadReport:
-    """Load published weights into a model; see `checkpoints.load_weights`.
-
-    Args:
-        size: Google's name of the architecture, such as `"B_16"`.
-        weights: A published name of that architecture, the path of a file, or a URL.
-        pretrained_top: Whether to load the head.
-        model: The model.
-        image_size: Ignored: the model knows.
-        patch_size: Ignored: the model knows.
-
-    Returns:
-        A `LoadReport`.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> model = vit.build_model(32, 16, 2, 64, 2, "small", 128, classes=3)
-        >>> model.save_weights("small.weights.h5")
-        >>> load_pretrained("B_16", "small.weights.h5", True, model, 32, 16).loaded == len(model.weights)
-        True
-    """
+    """Load published weights into a model; see `checkpoints.load_weights`."""
     source = Weights(fetch(weights, size))
     return load_weights(model, source, include_head=pretrained_top)
 
@@ -132,28 +80,7 @@ def load_pretrained(
 def apply_embedding_weights(
     target_layer: Any, source_weights: np.ndarray, num_x_patches: int, num_y_patches: int
 ) -> None:
-    """Assign a table of position embeddings to a layer, resampled if the grids differ.
-
-    Args:
-        target_layer: An `AddPositionEmbs`.
-        source_weights: `(1, 1 + patches, hidden_size)`; the patches are a square grid.
-        num_x_patches: Patches across.
-        num_y_patches: Patches down.
-
-    Raises:
-        ValueError: The source is not a square grid.
-
-    Warns:
-        UserWarning: The table was resampled.
-
-    Example:
-        >>> from vit_keras.layers import AddPositionEmbs
-        >>> layer = AddPositionEmbs()
-        >>> layer.build((None, 10, 8))
-        >>> apply_embedding_weights(layer, np.ones((1, 10, 8)), 3, 3)
-        >>> layer.get_weights()[0].shape
-        (1, 10, 8)
-    """
+    """Assign a table of position embeddings to a layer, resampled if the grids differ."""
     grid = (num_y_patches, num_x_patches)
     table = resize_position_embeddings(source_weights, grid)
     side = math.isqrt(source_weights.shape[1] - 1)
@@ -166,25 +93,7 @@ def apply_embedding_weights(
 def load_weights_numpy(
     model: Any, params_path: Any, pretrained_top: bool, num_x_patches: int, num_y_patches: int
 ) -> Any:
-    """Load an .npz file of Google's into a model; see `vit_keras.checkpoints.load_weights`.
-
-    Args:
-        model: The model.
-        params_path: The file.
-        pretrained_top: Whether to load the head.
-        num_x_patches: Ignored: read from the model.
-        num_y_patches: Ignored: read from the model.
-
-    Returns:
-        A `vit_keras.checkpoints.LoadReport`.
-
-    Example:
-        >>> from vit_keras import checkpoints, vit
-        >>> model = vit.build_model(32, 16, 2, 64, 2, "small", 128, classes=3)
-        >>> path = checkpoints.save_weights(model, "small.npz")
-        >>> load_weights_numpy(model, "small.npz", True, 2, 2).loaded == len(model.weights)
-        True
-    """
+    """Load an .npz file of Google's into a model; see `vit_keras.checkpoints.load_weights`."""
     weights = Weights(params_path)
     square = weights.grid()  # 0.x reads every table as a square, whatever the model's images are
     return load_weights(model, weights, include_head=bool(pretrained_top), source_grid=square)

@@ -11,7 +11,7 @@ import numpy as np
 
 from ._internal.validate import did_you_mean
 
-__all__ = ["CIFAR10", "TASKS", "check_class_numbers", "class_named", "class_numbers", "get_imagenet_classes", "names"]
+__all__ = ["TASKS", "get_imagenet_classes"]
 
 TASKS = ("single", "multi", "regression", "ordinal")
 """What the outputs of a model mean: one class of several; labels that are independent of each other; numbers; or one
@@ -41,18 +41,7 @@ _LISTS = {"imagenet-1k": get_imagenet_classes, "cifar-10": lambda: CIFAR10}
 
 
 def names(labels: Any) -> tuple[str, ...] | None:
-    """Return the names of classes, or `None` if they are not known.
-
-    Args:
-        labels: The names, the name of a list of them (`"imagenet-1k"` or `"cifar-10"`), or `None`.
-
-    Raises:
-        TypeError: `labels` is none of these.
-
-    Example:
-        >>> names("cifar-10")[3]
-        'cat'
-    """
+    """Return the names of classes, or `None` if they are not known."""
     if isinstance(labels, str):
         return tuple(_LISTS[labels]()) if labels in _LISTS else None
     if labels is not None and (not isinstance(labels, Iterable) or isinstance(labels, (Mapping, set, frozenset))):
@@ -61,23 +50,7 @@ def names(labels: Any) -> tuple[str, ...] | None:
 
 
 def class_named(name: str, labels: Sequence[str] | None) -> int:
-    """Return the number of a class.
-
-    Args:
-        name: The whole name of the class, or one of its names between commas. Case matters only where names differ by
-            nothing else, such as `"a"` and `"A"`.
-        labels: The names of all classes, in the order of the outputs; `None` if they are not known.
-
-    Raises:
-        TypeError: `name` is not a string.
-        ValueError: No class has the name, several have it, or `labels` is `None`.
-
-    Example:
-        >>> class_named("cat", CIFAR10)
-        3
-        >>> class_named("Tinca tinca", get_imagenet_classes())
-        0
-    """
+    """Return the number of a class."""
     if not isinstance(name, str):
         raise TypeError(f"name must be the name of a class. Received: {name!r:.100}")
     if labels is None:
@@ -107,24 +80,7 @@ def _synonyms(label: str) -> list[str]:
 
 
 def class_numbers(target: Any, count: int, labels: Sequence[str] | None) -> np.ndarray:
-    """Return the number of the target class of each image.
-
-    Args:
-        target: One class for all images, or one for each: a number, a name (see `class_named`), or `"predicted"`.
-        count: Number of images.
-        labels: The names of all classes, in the order of the outputs; `None` if they are not known.
-
-    Returns:
-        int32 of shape `(count,)`; -1 stands for the predicted class.
-
-    Raises:
-        ValueError: There is not one target for each image, a number is negative, or a name is not known.
-        TypeError: A target is neither a number nor a name.
-
-    Example:
-        >>> class_numbers(["cat", "predicted"], 2, CIFAR10)
-        array([ 3, -1], dtype=int32)
-    """
+    """Return the number of the target class of each image."""
     single = isinstance(target, str) or np.ndim(target) == 0 or not isinstance(target, Iterable)
     classes = [_class_number(t, labels) for t in ([target] * count if single else target)]
     if len(classes) != count:
@@ -135,19 +91,7 @@ def class_numbers(target: Any, count: int, labels: Sequence[str] | None) -> np.n
 
 
 def check_class_numbers(labels: np.ndarray, classes: int) -> None:
-    """Raise a `ValueError` unless labels are numbers of classes of a head.
-
-    Keras does not: JAX trains on wrong numbers, and TensorFlow refuses them only on a CPU.
-
-    Args:
-        labels: Class numbers, of any shape.
-        classes: How many classes there are.
-
-    Example:
-        >>> check_class_numbers(np.array([0, 2, 7]), 3)
-        Traceback (most recent call last):
-        ValueError: Class numbers must be from 0 to 2. Received: [7]. Number classes from 0, or use a larger head.
-    """
+    """Raise a `ValueError` unless labels are numbers of classes of a head."""
     wrong = labels[~np.isin(labels, np.arange(classes))]
     if wrong.size:
         raise ValueError(

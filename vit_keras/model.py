@@ -14,7 +14,8 @@ from . import anatomy
 from ._internal import finite
 from ._internal.validate import native_order, one_of, received
 from ._internal.warn import warn_caller
-from .anatomy.inputs import check_batch
+from .anatomy.inputs import batch_preprocessing_of, check_batch, own_preprocessing, remember_preprocessing
+from .anatomy.parts import has_vit, quantization
 from .backend import openvino
 from .backend.keras_internals import concrete, flat_layers
 from .backend.keras_speed import FastModel
@@ -89,11 +90,11 @@ class VisionTransformer(FastModel):
     @property
     def preprocessing(self) -> Preprocessing:
         """How the images of the checkpoint are prepared."""
-        return anatomy.own_preprocessing(self)
+        return own_preprocessing(self)
 
     @preprocessing.setter
     def preprocessing(self, preprocessing: Preprocessing) -> None:
-        anatomy.remember_preprocessing(self, preprocessing)
+        remember_preprocessing(self, preprocessing)
 
     def preprocess(self, images: Any, image_size: tuple[int, int] | int | None = None) -> np.ndarray:
         """Read images and return them as this model's input, prepared as for the evaluation of its checkpoint.
@@ -122,8 +123,8 @@ class VisionTransformer(FastModel):
 
     def _left_to_caller(self) -> Preprocessing:
         """Return the preprocessing without what layers before a nested ViT do, as in a zero-shot classifier."""
-        around = any(isinstance(layer, keras.Model) for layer in self.layers) and anatomy.has_vit(self)
-        return anatomy.batch_preprocessing_of(self) if around else self.preprocessing
+        around = any(isinstance(layer, keras.Model) for layer in self.layers) and has_vit(self)
+        return batch_preprocessing_of(self) if around else self.preprocessing
 
     def settings(self) -> dict[str, Any]:
         """Return the configuration, preprocessing, labels, task and origin of the model as plain JSON."""
@@ -238,7 +239,7 @@ class VisionTransformer(FastModel):
             ValueError: Keras' older format, .h5, cannot hold the quantization or a model on OpenVINO, or no file an
                 activation that is a function.
         """
-        mode, is_h5 = anatomy.quantization(self), str(filepath).endswith((".h5", ".hdf5"))
+        mode, is_h5 = quantization(self), str(filepath).endswith((".h5", ".hdf5"))
         if is_h5 and mode is not None and "float8" in mode:
             raise ValueError(f"A .h5 file cannot hold the {mode} weights of {self.name!r}. Save it as .keras.")
         if is_h5 and openvino.is_active():

@@ -17,7 +17,8 @@ import keras
 from ._internal.bounds import about, patch_stride
 from ._internal.validate import check_activations, check_fields, did_you_mean, path_text, size_pair
 from ._internal.warn import warn_caller
-from .anatomy import find_vit, learner, own_preprocessing
+from .anatomy.inputs import own_preprocessing
+from .anatomy.parts import find_vit, learner
 from .build import build
 from .checkpoints.architecture import check_head, complete
 from .checkpoints.checkpoint import Checkpoint
@@ -33,7 +34,7 @@ from .model import VisionTransformer
 from .preprocess.layer import Preprocess
 from .variants import CIFAR10, FACTORIES, VARIANTS, variant_of
 
-__all__ = ["from_checkpoint", "is_saved_model", "merge_tokens", "open_model", "preprocessing_layer", "resize"]
+__all__ = ["from_checkpoint", "merge_tokens", "open_model", "preprocessing_layer", "resize"]
 
 ImageSize = tuple[int, int] | int | None
 
@@ -110,12 +111,7 @@ def as_model(model: Any, **options: Any) -> keras.Model:
 
 
 def is_saved_model(model: Any) -> bool:
-    """Return whether a name is the path of a whole model, not just of weights.
-
-    Example:
-        >>> is_saved_model("cats.keras"), is_saved_model("vit_b16"), is_saved_model(None)
-        (True, False, False)
-    """
+    """Return whether a name is the path of a whole model, not just of weights."""
     if not isinstance(model, (str, os.PathLike)):
         return False
     path = os.path.expanduser(model)

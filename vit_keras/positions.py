@@ -16,29 +16,11 @@ from .resampling import (
     METHODS,
     apply_matrices,
     as_real,
-    resampling_matrix,
-    resize_bilinear,
     resize_grid,
-    resize_patch_kernel,
     table_filter,
 )
 
-__all__ = [
-    "GEOMETRIC",
-    "METHODS",
-    "places_of",
-    "relative_position_index",
-    "relative_position_rows",
-    "resampling_matrix",
-    "resize_bilinear",
-    "resize_grid",
-    "resize_patch_kernel",
-    "resize_position_embeddings",
-    "resize_relative_position_bias",
-    "rope_sincos",
-    "sincos2d",
-    "square_grid",
-]
+__all__ = ["METHODS", "resize_position_embeddings", "rope_sincos", "sincos2d"]
 
 GEOMETRIC = {"geometric": 3, "geometric_linear": 1}
 """Further methods for relative position biases (`resize_relative_position_bias`), with the degree of the spline."""
@@ -89,12 +71,7 @@ def resize_position_embeddings(
 
 
 def square_grid(patches: int) -> tuple[int, int] | None:
-    """Return the square grid with a number of patches, or `None` if there is none.
-
-    Example:
-        >>> square_grid(196)
-        (14, 14)
-    """
+    """Return the square grid with a number of patches, or `None` if there is none."""
     side = math.isqrt(max(patches, 0))
     return (side, side) if side and side * side == patches else None
 
@@ -202,47 +179,19 @@ def rope_sincos(
 
 
 def places_of(grid: Any, *, xp: Any = np) -> Any:
-    """Return row and column of each patch, as real numbers of shape `(grid[0] * grid[1],)`.
-
-    Example:
-        >>> [place.tolist() for place in places_of((1, 2))]
-        [[0.0, 0.0], [0.0, 1.0]]
-    """
+    """Return row and column of each patch, as real numbers of shape `(grid[0] * grid[1],)`."""
     axes = [as_real(xp.arange(n), xp) for n in grid]
     return [xp.reshape(places, (-1,)) for places in xp.meshgrid(*axes, indexing="ij")]
 
 
 def relative_position_rows(grid: tuple[int, int], prefix_tokens: int = 1) -> int:
-    """Return the rows of a table of relative position biases.
-
-    Example:
-        >>> relative_position_rows((14, 14)), relative_position_rows((14, 14), prefix_tokens=0)
-        (732, 729)
-    """
+    """Return the rows of a table of relative position biases."""
     prefix_tokens = positive_integer(prefix_tokens, "prefix_tokens", least=0)
     return math.prod(2 * n - 1 for n in grid) + (3 if prefix_tokens else 0)
 
 
 def relative_position_index(grid: tuple[int, int], prefix_tokens: int = 1) -> np.ndarray:
-    """Return the row of BEiT's table of relative position biases for each pair of tokens.
-
-    Reference: microsoft/unilm, `beit/modeling_finetune.py` (`RelativePositionBias`), arXiv:2106.08254.
-
-    Args:
-        grid: `(patches down, patches across)`.
-        prefix_tokens: Tokens before the patches: BEiT's class token. Several share its rows.
-
-    Returns:
-        int32 of shape `(prefix_tokens + h * w, prefix_tokens + h * w)`, from the attending token to the attended one.
-        The table's last three rows are for class token to patch, patch to class token and class token to itself;
-        without a class token there are none.
-
-    Example:
-        >>> relative_position_index((1, 2))
-        array([[5, 3, 3],
-               [4, 1, 0],
-               [4, 2, 1]], dtype=int32)
-    """
+    """Return the row of BEiT's table of relative position biases for each pair of tokens."""
     prefix_tokens = positive_integer(prefix_tokens, "prefix_tokens", least=0)
     y, x = np.indices(grid).reshape(2, -1)
     across = 2 * grid[1] - 1
@@ -257,31 +206,7 @@ def relative_position_index(grid: tuple[int, int], prefix_tokens: int = 1) -> np
 def resize_relative_position_bias(
     table: np.ndarray, source_grid: tuple[int, int], grid: tuple[int, int], method: str = "geometric"
 ) -> np.ndarray:
-    """Resample a table of relative position biases to another grid of patches.
-
-    Args:
-        table: `((2h - 1) * (2w - 1) + 3, heads)`, for `relative_position_index(source_grid)`; without the last three
-            rows of a model that has no tokens before the patches.
-        source_grid: Patches down and across of `table`.
-        grid: New `(patches down, patches across)`.
-        method: One of
-
-            - "geometric": BEiT's (microsoft/unilm, `beit/run_class_finetuning.py`). The old distances are laid
-              out in a geometric progression, dense near 0, and a cubic spline goes through them (SciPy's
-              former `interp2d`; timm with `TIMM_USE_SCIPY_INTERP=1`).
-            - "geometric_linear": the same with straight lines, timm's default (`resize_rel_pos_bias_table`).
-            - "bilinear": Hugging Face's (`BeitRelativePositionBias`), or another of `METHODS`.
-
-    Returns:
-        float32 table for `grid`. The rows of the class token are copied, and for the same grid all are.
-
-    Raises:
-        ValueError: The table does not fit `source_grid`, or the method is unknown.
-
-    Example:
-        >>> resize_relative_position_bias(np.zeros((27 * 27 + 3, 12)), (14, 14), (24, 24)).shape
-        (2212, 12)
-    """
+    """Resample a table of relative position biases to another grid of patches."""
     method = table_filter(method, GEOMETRIC)
     table = np.asarray(table, np.float32)
     old, new = ([2 * n - 1 for n in sizes] for sizes in (source_grid, grid))

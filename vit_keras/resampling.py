@@ -167,29 +167,7 @@ def _underscored(name):
 def resampling_matrix(
     source: Any, target: Any, method: str, *, rows: tuple[Any, int] | None = None, xp: Any = np, dtype: Any = "float32"
 ) -> Any:
-    """Return the matrix that resamples an axis of `source` cells to `target` cells.
-
-    Args:
-        source: Number of old cells; with `xp=keras.ops` possibly a scalar of the graph.
-        target: Number of new cells; possibly a scalar in the same way.
-        method: One of `METHODS` or `PICTURES`.
-        rows: The first row that is wanted, and how many; `None` for all.
-        xp: `numpy` or `keras.ops`.
-        dtype: What `keras.ops` computes in, `"float32"` or `"float64"` (TensorFlow and PyTorch). Pillow and NumPy
-            compute in float64; `"box"` and `"nearest"` need it to decide ties as Pillow does.
-
-    Returns:
-        `(target, source)`, or fewer `rows` of it. Each row sums to 1.
-
-    Raises:
-        ValueError: There is no such method, or an axis has no cells.
-
-    Example:
-        >>> resampling_matrix(2, 3, "bilinear_align_corners")
-        array([[1. , 0. ],
-               [0.5, 0.5],
-               [0. , 1. ]])
-    """
+    """Return the matrix that resamples an axis of `source` cells to `target` cells."""
     method = _method(method, (*_FILTERS, *_PILLOWS))
     if any(isinstance(cells, Integral) and cells < 1 for cells in (source, target)):
         raise ValueError(f"An axis needs at least one cell. Received: {source} cells to be made {target}")
@@ -214,26 +192,7 @@ def resampling_matrix(
 
 
 def resize_grid(array: Any, size: Any, method: str, *, xp: Any = np) -> Any:
-    """Resample the first two axes of an array.
-
-    Args:
-        array: `(height, width, ...)`, any real dtype.
-        size: New `(height, width)`; with `xp=keras.ops` possibly scalars of the graph.
-        method: One of `METHODS`.
-        xp: `numpy` or `keras.ops`. Accelerators can multiply float32 matrices with fewer bits (TensorFlow on
-            NVIDIA GPUs: `tf.config.experimental.enable_tensor_float_32_execution`).
-
-    Returns:
-        `(*size, ...)`, float64 of NumPy or float32 of the backend. The same size gives the same values,
-        with `bicubic_dino` too if both axes keep theirs, since DINO then skips the interpolation.
-
-    Raises:
-        ValueError: There is no such method, or an axis has no cells.
-
-    Example:
-        >>> resize_grid(np.array([[0.0, 2.0]]), (1, 3), "bilinear_align_corners")
-        array([[0., 1., 2.]])
-    """
+    """Resample the first two axes of an array."""
     array = as_real(numbers(array, "array", axes=2) if xp is np else array, xp)
     return apply_matrices(resizing_matrices(array.shape[:2], size, method, xp=xp), array, xp)
 
@@ -253,26 +212,7 @@ def resizing_matrices(source: Any, target: Any, method: str, *, xp: Any = np) ->
 def resize_bilinear(
     array: np.ndarray, size: tuple[int, int], *, align_corners: bool, rows: slice = slice(None)
 ) -> np.ndarray:
-    """Resize the first two axes by bilinear interpolation, without antialiasing.
-
-    It gives the result of `resize_grid` by "bilinear_align_corners" or "bilinear", but faster for images: it reads two
-    cells for each new one instead of all.
-
-    Args:
-        array: `(height, width, ...)`, any real dtype.
-        size: New `(height, width)`.
-        align_corners: `True` keeps the centers of the corner cells in place (Google's rule for position embeddings).
-            `False` keeps the outer edges in place (half-pixel centers: `tf.image.resize`, Google's rule for images).
-        rows: The new rows that are wanted.
-
-    Returns:
-        float64 array of shape `(*size, ...)`, or fewer `rows` of it. The memory needed besides is a few times the
-        result's, however large the old array is.
-
-    Example:
-        >>> resize_bilinear(np.array([[0.0, 2.0]]), (1, 3), align_corners=True)
-        array([[0., 1., 2.]])
-    """
+    """Resize the first two axes by bilinear interpolation, without antialiasing."""
     array = np.asarray(array)
     parts = (rows, slice(None))
     neighbors = [_neighbors(*axis, align_corners) for axis in zip(array.shape, size, parts)]
@@ -315,28 +255,7 @@ def _neighbors(source: int, target: int, part: slice, align_corners: bool) -> _N
 
 
 def resize_patch_kernel(kernel: np.ndarray, size: tuple[int, int], method: str = "bilinear") -> np.ndarray:
-    """Resize the kernel of the patch embedding by the pseudo-inverse of the matrix that resizes patches.
-
-    A larger kernel gives the same output for a resized patch as the old kernel for the patch. A smaller one gives the
-    nearest output in the sense of least squares ("PI-resize", FlexiViT, arXiv:2212.08013, section 3.4). The matrix
-    that resizes patches is a Kronecker product of one matrix per axis, and so is its pseudo-inverse.
-
-    Args:
-        kernel: `(height, width, channels, hidden_size)`.
-        size: New `(height, width)`.
-        method: How patches are resized, one of `METHODS`: "bilinear" as in big_vision
-            (`models/proj/flexi/vit.py`), "bicubic_antialias" as in timm (`resample_patch_embed`).
-
-    Returns:
-        float32 kernel of shape `(*size, channels, hidden_size)`.
-
-    Raises:
-        ValueError: There is no such method, or the kernel does not have four axes.
-
-    Example:
-        >>> resize_patch_kernel(np.ones((16, 16, 3, 8)), (32, 32)).shape
-        (32, 32, 3, 8)
-    """
+    """Resize the kernel of the patch embedding by the pseudo-inverse of the matrix that resizes patches."""
     method = table_filter(method)
     kernel = np.asarray(kernel, np.float32)
     if kernel.ndim != 4:

@@ -5,32 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .labels import get_imagenet_classes
-from .preprocess.drawings import EXAMPLES, example
-from .preprocess.images import MAX_DOWNLOAD, MAX_PIXELS, ImageInputType, read, resize, resize_image
-from .preprocess.pixels import check_pixels, gray, grey, pixel_range, to_pixels, to_uint8
+from .preprocess.drawings import example
+from .preprocess.images import ImageInputType as ImageInputType  # as in vit-keras 0.x
+from .preprocess.images import read, resize_image
+from .preprocess.pixels import gray, to_uint8
 
 if TYPE_CHECKING:
-    from .compat import apply_embedding_weights, load_weights_numpy
+    from .compat import apply_embedding_weights as apply_embedding_weights
+    from .compat import load_weights_numpy as load_weights_numpy
 
-__all__ = [
-    "EXAMPLES",
-    "MAX_DOWNLOAD",
-    "MAX_PIXELS",
-    "ImageInputType",
-    "apply_embedding_weights",
-    "check_pixels",
-    "example",
-    "get_imagenet_classes",
-    "gray",
-    "grey",
-    "load_weights_numpy",
-    "pixel_range",
-    "read",
-    "resize",
-    "resize_image",
-    "to_pixels",
-    "to_uint8",
-]
+__all__ = ["example", "get_imagenet_classes", "gray", "read", "resize_image", "to_uint8"]
 
 
 def __getattr__(name: str) -> Any:

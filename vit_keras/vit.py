@@ -11,47 +11,33 @@ from __future__ import annotations
 import os
 from typing import Any, Protocol
 
-from . import layers as layers  # vit.layers and vit.utils, as in vit-keras 0.x
+# With a second name: names of vit-keras 0.x, which work here but are not listed.
+from . import layers as layers
 from . import utils as utils
 from .build import build
-from .compat import (
-    BASE_URL,
-    CONFIG_B,
-    CONFIG_L,
-    SIZES,
-    WEIGHTS,
-    ConfigDict,
-    ImageSizeArg,
-    interpret_image_size,
-    load_pretrained,
-    validate_pretrained_top,
-)
+from .compat import BASE_URL as BASE_URL
+from .compat import CONFIG_B as CONFIG_B
+from .compat import CONFIG_L as CONFIG_L
+from .compat import SIZES as SIZES
+from .compat import WEIGHTS as WEIGHTS
+from .compat import ConfigDict as ConfigDict
+from .compat import ImageSizeArg as ImageSizeArg
+from .compat import interpret_image_size as interpret_image_size
+from .compat import load_pretrained as load_pretrained
+from .compat import validate_pretrained_top as validate_pretrained_top
 from .config import ViTConfig
 from .model import VisionTransformer
-from .opening import create, from_checkpoint, preprocessing_layer, resize
-from .preprocess import preprocess_inputs
+from .opening import create, from_checkpoint
+from .preprocess.pixels import preprocess_inputs
 from .variants import CIFAR10, FACTORIES, VARIANTS
 
 __all__ = [
-    "BASE_URL",
-    "CONFIG_B",
-    "CONFIG_L",
-    "SIZES",
-    "WEIGHTS",
-    "ConfigDict",
-    "ImageSizeArg",
     "ViTConfig",
     "VisionTransformer",
     "build",
     "build_model",
     "from_checkpoint",
-    "interpret_image_size",
-    "load_pretrained",
     "preprocess_inputs",
-    "preprocessing",
-    "preprocessing_layer",
-    "resize",
-    "validate_pretrained_top",
     "vit_b8",
     "vit_b16",
     "vit_b32",
@@ -63,8 +49,6 @@ __all__ = [
     "vit_s32",
     "vit_ti16",
 ]
-
-preprocessing = preprocessing_layer  # its first name
 
 
 class Factory(Protocol):

@@ -7,7 +7,7 @@ from docutils import nodes
 START = """# vit_keras
 
 > Vision Transformers for Keras 3, on TensorFlow, JAX and PyTorch: any published checkpoint, exact to 1e-5 of its
-> original; attention maps that are measured; fine-tuning, export and serving. Python 3.10 to 3.13.
+> original; attention maps that are measured; fine-tuning, export and serving. Python 3.11 to 3.14.
 
 Each page is also there as the text that it was made from: `_sources/PAGE.md.txt`, or `.rst.txt`.
 """

@@ -19,7 +19,7 @@ MODULES = {
         "vit_keras.packing",
         "vit_keras.cost",
     ],
-    "Parts of a model": ["vit_keras.layers", "vit_keras.opening"],
+    "Parts of a model": ["vit_keras.layers"],
 }
 """Modules by the heading under which the reference lists them."""
 

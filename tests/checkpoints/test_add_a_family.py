@@ -22,7 +22,9 @@ from vit_keras import checkpoints, from_checkpoint, vit
 from vit_keras.checkpoints import families
 from vit_keras.checkpoints.describe import describe
 from vit_keras.checkpoints.families import keras_files, keras_hub, rules
+from vit_keras.checkpoints.model_weights import ModelWeights
 from vit_keras.checkpoints.readers import open_weights
+from vit_keras.checkpoints.weights import Weights
 from vit_keras.config import ViTConfig
 from vit_keras.positions import resize_position_embeddings
 from vit_keras.preprocess import PRESETS
@@ -149,7 +151,7 @@ def test_the_example_resamples_positions_as_it_says(mmpretrain, file):
     model = from_checkpoint(file, num_heads=2, image_size=(96, 32))
     table = google()["Transformer/posembed_input/pos_embedding"]
     expected = resize_position_embeddings(table, (6, 2), prefix_tokens=1, method="bicubic")
-    found = checkpoints.ModelWeights(model)["Transformer/posembed_input/pos_embedding"]
+    found = ModelWeights(model)["Transformer/posembed_input/pos_embedding"]
     np.testing.assert_array_equal(found, np.asarray(expected, "float32"))
 
 
@@ -214,7 +216,7 @@ def test_the_example_holds_its_other_models(mmpretrain, name, tmp_path):
 
     bare = write_safetensors(tmp_path / "bare.safetensors", dict(open_weights(path)))  # without our metadata
     loaded = from_checkpoint(bare, num_heads=2)
-    assert checkpoints.Weights(bare).family is mmpretrain.MMPRETRAIN
+    assert Weights(bare).family is mmpretrain.MMPRETRAIN
     np.testing.assert_array_equal(run(loaded, images(32, 32)), run(model, images(32, 32)))
 
 
@@ -291,18 +293,14 @@ def test_canonical_names_and_shapes_are_those_of_the_page(name):
         for pattern in expand(cell.strip("`"))
     }
     assert len(page) > 60
-    for weight, shape in checkpoints.ModelWeights(vit.build(ViTConfig(**{**TINY, **options}))).shapes.items():
+    for weight, shape in ModelWeights(vit.build(ViTConfig(**{**TINY, **options}))).shapes.items():
         found = [text for pattern, text in page.items() if re.fullmatch(pattern, weight)]
         assert len(found) == 1, weight
         assert eval(found[0], {}, letters) == shape, weight
 
 
 def test_every_canonical_name_of_the_page_exists():
-    built = {
-        n
-        for options, _ in MODELS.values()
-        for n in checkpoints.ModelWeights(vit.build(ViTConfig(**{**TINY, **options})))
-    }
+    built = {n for options, _ in MODELS.values() for n in ModelWeights(vit.build(ViTConfig(**{**TINY, **options})))}
     for cell, _, _ in rows(PAGE, "canonical name"):
         for pattern in expand(cell.strip("`")):
             assert any(re.fullmatch(pattern, weight) for weight in built), cell

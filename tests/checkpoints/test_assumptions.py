@@ -11,6 +11,7 @@ from vit_keras import checkpoints, from_checkpoint, vit
 from vit_keras.checkpoints import assumptions, timm_models
 from vit_keras.checkpoints.families import FAMILIES
 from vit_keras.checkpoints.families.rules import POSITIONS
+from vit_keras.checkpoints.weights import Weights
 
 BASE = {
     "hidden_size": 768,
@@ -65,7 +66,7 @@ def test_a_gated_dinov2_has_silu_whatever_its_config_json_says(tmp_path):
     ],
 )
 def test_what_timms_config_json_says(config, field, value, tmp_path):
-    found = checkpoints.Weights(beside(tmp_path, "timm_vit", config)).architecture
+    found = Weights(beside(tmp_path, "timm_vit", config)).architecture
     assert found[field] == value
     assert found.get("class_token", True)
 
@@ -82,7 +83,7 @@ def test_what_timms_config_json_says(config, field, value, tmp_path):
 )
 def test_what_is_not_understood_is_refused(changes, message, tmp_path):
     with pytest.raises(ValueError, match=rf"config\.json: .*{message}"):
-        checkpoints.Weights(beside(tmp_path, "timm_vit", TINY, **changes))
+        Weights(beside(tmp_path, "timm_vit", TINY, **changes))
 
 
 def test_what_timm_computes_otherwise_than_the_authors(tmp_path):
@@ -104,12 +105,12 @@ def test_what_timm_computes_otherwise_than_the_authors(tmp_path):
 def test_the_gate_of_dinov3_has_its_own_activation(tmp_path):
     config = load("hf_dinov3_gated").meta["config"]
     path = beside(tmp_path, "hf_dinov3_gated", config, hidden_act="gelu")
-    assert checkpoints.Weights(path).architecture["mlp_activation"] == "gelu"
+    assert Weights(path).architecture["mlp_activation"] == "gelu"
 
 
 def test_what_config_json_leaves_out_is_what_transformers_takes(tmp_path):
     path = beside(tmp_path, "hf_clip_vision", {"model_type": "clip_vision_model", "num_attention_heads": 2})
-    found = checkpoints.Weights(path).architecture
+    found = Weights(path).architecture
     assert (found["mlp_activation"], found["epsilon"]) == ("quick_gelu", 1e-5)
 
 
@@ -124,20 +125,20 @@ def test_what_config_json_leaves_out_is_what_transformers_takes(tmp_path):
 )
 def test_a_value_of_transformers_that_is_not_understood(changes, message, tmp_path):
     with pytest.raises(ValueError, match=rf"config\.json: .*{message}"):
-        checkpoints.Weights(beside(tmp_path, "hf_vit", load("hf_vit").meta["config"], **changes))
+        Weights(beside(tmp_path, "hf_vit", load("hf_vit").meta["config"], **changes))
 
 
 def test_a_field_that_is_not_known(tmp_path):
     path = beside(tmp_path, "hf_vit", load("hf_vit").meta["config"], window_size=7)
     with pytest.warns(UserWarning, match="not used: window_size"):
-        checkpoints.Weights(path)
+        Weights(path)
 
 
 def test_another_librarys_config_json(tmp_path):
     """OpenAI's and open_clip's files lie beside it in the same repositories; to timm's it says nothing."""
     config = {"model_type": "clip_vision_model", "num_attention_heads": 2, "layer_norm_eps": 1e-3}
-    assert checkpoints.Weights(beside(tmp_path / "a", "open_clip_tower", config)).architecture["epsilon"] == 1e-3
-    assert checkpoints.Weights(beside(tmp_path / "b", "timm_vit", config)).architecture.get("epsilon", 1e-6) == 1e-6
+    assert Weights(beside(tmp_path / "a", "open_clip_tower", config)).architecture["epsilon"] == 1e-3
+    assert Weights(beside(tmp_path / "b", "timm_vit", config)).architecture.get("epsilon", 1e-6) == 1e-6
 
 
 @pytest.mark.parametrize("case", ["hf_siglip_classifier", "hf_clip_classifier"])
@@ -255,7 +256,7 @@ def test_every_architecture_is_read_right_asked_doubted_or_refused(cut, monkeypa
 def two_models(tmp_path, monkeypatch):
     """A file that fits two models, of 2 heads and of 4, and one that cannot be built."""
     path = write(load("timm_vit"), tmp_path)
-    arrays = timm_models.signature(checkpoints.Weights(path).architecture)
+    arrays = timm_models.signature(Weights(path).architecture)
 
     def model(name, files, heads, refused="", family="timm"):
         fields = {"num_heads": heads, "mlp_activation": "gelu", "epsilon": 1e-6, "pooling": "token"}
@@ -302,7 +303,7 @@ def test_what_keras_own_file_does_not_store_is_assumed(options, wrong, tmp_path)
 
 
 def test_authors_names_may_be_any_models(two_models):
-    arrays = checkpoints.Weights(two_models, family="timm").architecture
+    arrays = Weights(two_models, family="timm").architecture
     assert "named otherwise" in assumptions.assume(FAMILIES["deit3"], arrays, {}).others
     assert assumptions.assume(FAMILIES["deit3"], arrays, {}, is_named=True).others is None
 
@@ -341,7 +342,7 @@ def with_rows(tmp_path, rows):
 
 @pytest.mark.parametrize(("rows", "expected"), [(16, False), (20, True)])
 def test_rows_of_registers_are_seen(rows, expected, tmp_path):
-    weights = checkpoints.Weights(with_rows(tmp_path, rows))
+    weights = Weights(with_rows(tmp_path, rows))
     assert weights.shapes[POSITIONS][1] == rows
     assert weights.architecture["register_positions"] is expected
     assert weights.positions == 16

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from vit_keras.checkpoints import find, registry
+from vit_keras.checkpoints import registry
 from vit_keras.checkpoints.augreg import augreg, parse_augreg, query_augreg
+from vit_keras.checkpoints.locate import find
 
 LISTED = [c for c in registry.listed() if c.variant is not None and c.path.startswith("augreg/")]
 STEM = "B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0"

@@ -16,6 +16,7 @@ from support import ASSUMED, DATA, OTHER_PIXELS
 
 from vit_keras import checkpoints, from_checkpoint, load_model, open_model
 from vit_keras.checkpoints import describe, keras_hub_json
+from vit_keras.checkpoints.weights import Weights
 from vit_keras.config import ViTConfig
 
 
@@ -122,8 +123,8 @@ def test_what_a_config_would_tell_is_what_the_family_says_without(name, tmp_path
     """These were made with the defaults of transformers, which are those of the published models."""
     (tmp_path / "with").mkdir()
     (tmp_path / "without").mkdir()
-    told = checkpoints.Weights(write(load(name), tmp_path / "with"))
-    silent = checkpoints.Weights(write(load(name), tmp_path / "without", config=False))
+    told = Weights(write(load(name), tmp_path / "with"))
+    silent = Weights(write(load(name), tmp_path / "without", config=False))
     assert silent.family is told.family
     for field in {"epsilon", "rope_theta", "mlp_activation"} - set(told.family.choices):
         default = getattr(ViTConfig(), field)

@@ -10,11 +10,12 @@ import pytest
 from family_files import load, matrix, run, write
 from support import ASSUMED, OTHER_PIXELS
 
-from vit_keras import checkpoints, from_checkpoint, save_weights, vit
+from vit_keras import from_checkpoint, save_weights, vit
 from vit_keras.checkpoints.describe import describe
 from vit_keras.checkpoints.families import FAMILIES, family_named
 from vit_keras.checkpoints.families.rules import POSITIONS
 from vit_keras.checkpoints.grids import Layout, read
+from vit_keras.checkpoints.weights import Weights
 from vit_keras.checkpoints.wording import sentences
 
 RECTANGLES = {  # with the options that a file alone needs
@@ -146,7 +147,7 @@ def test_arguments_of_timm_decide(tmp_path, strict):
     config = json.loads((path.parent / "config.json").read_text())
     config["model_args"] |= {"no_embed_class": True, "img_size": [16, 64]}
     (path.parent / "config.json").write_text(json.dumps(config))
-    weights = checkpoints.Weights(path)
+    weights = Weights(path)
     assert (weights.table.grid, weights.table.layout.rows) == ((2, 8), 0)
 
 

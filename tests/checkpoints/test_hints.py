@@ -8,6 +8,7 @@ import pytest
 from family_files import load, write, write_safetensors
 
 from vit_keras import checkpoints, from_checkpoint, vit
+from vit_keras.checkpoints.weights import Weights
 
 
 def with_broken_config(folder):
@@ -17,7 +18,7 @@ def with_broken_config(folder):
 
 
 def weights(folder):
-    checkpoints.Weights(with_broken_config(folder))
+    Weights(with_broken_config(folder))
 
 
 def from_a_file(folder):
@@ -26,7 +27,7 @@ def from_a_file(folder):
 
 def broken_processor(folder):
     (folder / "preprocessor_config.json").write_text('{"image_mean": "x"}')
-    checkpoints.Weights(write(load("timm_vit"), folder))
+    Weights(write(load("timm_vit"), folder))
 
 
 def not_finite(folder):

@@ -12,8 +12,13 @@ import pytest
 from family_files import matrix
 from support import DATA
 
-from vit_keras import checkpoints, config, load_model, vit
+import vit_keras
+from vit_keras import checkpoints, config, vit
+from vit_keras.checkpoints.architecture import complete
+from vit_keras.checkpoints.loading import open_source
+from vit_keras.checkpoints.model_weights import ModelWeights
 from vit_keras.checkpoints.readers import NpzReader
+from vit_keras.checkpoints.weights import Weights
 
 pytestmark = pytest.mark.three_cases
 
@@ -92,7 +97,7 @@ def flip(path, at, bits=0xFF):
 
 
 @pytest.mark.parametrize(
-    "read", [NpzReader, checkpoints.Weights, vit.from_checkpoint, lambda path: checkpoints.load_weights(fresh(), path)]
+    "read", [NpzReader, Weights, vit.from_checkpoint, lambda path: checkpoints.load_weights(fresh(), path)]
 )
 def test_missing_file_is_named(read, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"at .*nowhere\.npz"):
@@ -122,7 +127,7 @@ def test_truncated_file(google_npz, keep):
     data = path.read_bytes()
     path.write_bytes(data[: int(keep * len(data)) if isinstance(keep, float) else keep])
     with pytest.raises(ValueError, match="damaged or incomplete") as error:
-        checkpoints.Weights(path)
+        Weights(path)
     assert str(path) in str(error.value)
 
 
@@ -223,7 +228,7 @@ def test_an_array_without_axes(tmp_path, name):
 
 @pytest.mark.parametrize("variant", ["ViT-mu_16", "ViT-mu_16-gap"])
 def test_architecture_is_told_from_the_file(google_npz, variant):
-    source = checkpoints.Weights(google_npz(variant, image_size=96, channels=4, representation=48))
+    source = Weights(google_npz(variant, image_size=96, channels=4, representation=48))
     expected = {
         "patch_size": (16, 16),
         "channels": 4,
@@ -238,7 +243,7 @@ def test_architecture_is_told_from_the_file(google_npz, variant):
         "mlp_activation": "gelu_tanh",
         "position_resize": "bilinear_align_corners",
     }
-    found = config.ViTConfig().replace(**{**checkpoints.complete(source.architecture, source.family), "image_size": 96})
+    found = config.ViTConfig().replace(**{**complete(source.architecture, source.family), "image_size": 96})
     assert {field: getattr(found, field) for field in expected} == expected
     assert source.positions == 36
 
@@ -328,7 +333,7 @@ def test_extra_array(save, name):
     assert_refused(fresh(), path, f"1 arrays .*'google': '{name}'")
     report = checkpoints.load_weights(fresh(), path, strict=False)
     assert report.ignored == (name,)
-    for weights in ("no_such_file.npz", checkpoints.Weights(path, strict=False)):  # before any of them is opened
+    for weights in ("no_such_file.npz", Weights(path, strict=False)):  # before any of them is opened
         with pytest.raises(TypeError, match=r"load_weights\(\) got an unexpected.*strikt"):
             checkpoints.load_weights(fresh(), weights, strikt=False)
 
@@ -593,7 +598,7 @@ def test_file_without_a_head(google_npz):
 def test_a_file_without_a_head_gets_one_for_classes(options, width, google_npz):
     path = google_npz(classes=0)
     assert vit.from_checkpoint(path, **options).output_shape == (None, width)
-    assert vit.resize(vit.from_checkpoint(path), 64, **options).output_shape == (None, width)
+    assert vit_keras.resize(vit.from_checkpoint(path), 64, **options).output_shape == (None, width)
 
 
 @pytest.mark.parametrize("classes", [0, 9])
@@ -603,7 +608,7 @@ def test_a_head_for_all_tokens_is_refused(classes, google_npz):
     assert vit.vit_ti16(32, pretrained=False, pooling=None).output_shape == (None, 5, 192)
     for make in (
         lambda: vit.from_checkpoint(path, pooling=None, classes=3),
-        lambda: vit.resize(vit.from_checkpoint(path), 64, pooling=None, classes=3),
+        lambda: vit_keras.resize(vit.from_checkpoint(path), 64, pooling=None, classes=3),
         lambda: vit.vit_ti16(32, 3, pretrained=False, pooling=None),
     ):
         with pytest.raises(ValueError, match="which no head takes. Pass include_top=False"):
@@ -613,9 +618,9 @@ def test_a_head_for_all_tokens_is_refused(classes, google_npz):
 
 def test_a_model_of_all_tokens_is_resized_without_a_head(google_npz):
     tokens = vit.from_checkpoint(google_npz(classes=0), pooling=None)
-    assert vit.resize(tokens, 32).output_shape == (None, 5, 64)
+    assert vit_keras.resize(tokens, 32).output_shape == (None, 5, 64)
     with pytest.raises(ValueError, match="which no head takes"):
-        vit.resize(tokens, 32, classes=3)
+        vit_keras.resize(tokens, 32, classes=3)
 
 
 @pytest.mark.parametrize("include_head", [None, True])
@@ -695,21 +700,11 @@ def test_a_whole_model_has_no_choices(tmp_path, options):
 def test_open_weights_have_no_choices():
     model = vit.vit_cifar10()
     with pytest.raises(ValueError, match="that are open .*key='x'"):
-        checkpoints.load_weights(model, checkpoints.open_source("vit_cifar10"), key="x")
+        checkpoints.load_weights(model, open_source("vit_cifar10"), key="x")
 
 
 def test_the_grid_of_an_open_model_is_for_one_call():
-    source = checkpoints.ModelWeights(vit.build(MU.replace(image_size=64, num_layers=1)))
+    source = ModelWeights(vit.build(MU.replace(image_size=64, num_layers=1)))
     model = vit.build(MU.replace(image_size=64, num_layers=1))
     assert checkpoints.load_weights(model, source, source_grid=(2, 8)).adapted
     assert checkpoints.load_weights(model, source).adapted == ()
-
-
-def test_labels_may_be_large_numbers(tmp_path):
-    model = vit.build(MU.replace(image_size=16, num_layers=1, classes=2))
-    model.labels = ("one", "two")
-    model.save(tmp_path / "x.keras")
-    with zipfile.ZipFile(tmp_path / "x.keras") as old, zipfile.ZipFile(tmp_path / "y.keras", "w") as new:
-        for name in old.namelist():  # as earlier versions stored them
-            new.writestr(name, old.read(name).replace(b'"labels": ["one", "two"]', b'"labels": [1000000000, 2]'))
-    assert load_model(tmp_path / "y.keras").labels == ("1000000000", "2")

@@ -13,6 +13,7 @@ from hub import served
 from vit_keras import checkpoints, config, open_model, variants, vit
 from vit_keras.checkpoints import locate, registry, timm_models
 from vit_keras.checkpoints.download import cached_path
+from vit_keras.checkpoints.locate import fetch, find, is_local
 
 # The architecture of make_google_npz's "ViT-mu_16".
 MU = config.ViTConfig(image_size=64, num_layers=2, hidden_size=64, num_heads=2, mlp_dim=128, classes=10)
@@ -65,13 +66,13 @@ def test_available_unknown_variant_lists_the_known():
 
 def test_find_by_either_name():
     for checkpoint in registry.listed():
-        assert checkpoints.find(checkpoint.name) is checkpoint
-        assert checkpoints.find(checkpoint.weights, checkpoint.variant) is checkpoint
+        assert find(checkpoint.name) is checkpoint
+        assert find(checkpoint.weights, checkpoint.variant) is checkpoint
 
 
 @pytest.mark.parametrize("arguments", [("imagenet21k",), ("imagenet21k", "B_17"), ("imagenet", "B_16"), ("",)])
 def test_find_nothing(arguments):
-    assert checkpoints.find(*arguments) is None
+    assert find(*arguments) is None
 
 
 # --- where files come from ---------------------------------------------------------------------------------
@@ -100,7 +101,7 @@ def test_paths_begin_at_home(google_npz, monkeypatch):
     path = google_npz()
     for variable in ("HOME", "USERPROFILE"):
         monkeypatch.setenv(variable, str(path.parent))
-    assert checkpoints.fetch(f"~/{path.name}") == path
+    assert fetch(f"~/{path.name}") == path
 
 
 @pytest.mark.parametrize(
@@ -123,7 +124,7 @@ def test_load_weights_takes_a_url(google_npz, http):
 def test_a_url_need_not_be_quoted(google_npz, http, quoted):
     path = google_npz()
     path.rename(path.with_name("modèle 1+2.npz"))
-    assert checkpoints.fetch(f"{http}/{quoted}.npz").name == "modèle 1+2.npz"
+    assert fetch(f"{http}/{quoted}.npz").name == "modèle 1+2.npz"
 
 
 @pytest.mark.parametrize("name", ["x.keras", "x.h5", "x.keras?download=true"])
@@ -160,7 +161,7 @@ def test_wrong_name_lists_those_of_the_variant(factory, variant):
 
 @pytest.mark.parametrize("weights", ["nowhere.npz", "./nowhere", "/no/where", "models/ViT.weights.h5"])
 def test_wrong_path_is_called_a_path(weights):
-    for read in (functools.partial(checkpoints.fetch, variant="B_16"), lambda path: vit.vit_b16(weights=path)):
+    for read in (functools.partial(fetch, variant="B_16"), lambda path: vit.vit_b16(weights=path)):
         with pytest.raises(FileNotFoundError, match="no file of weights at"):
             read(weights)
 
@@ -179,15 +180,15 @@ def dummy(monkeypatch):
     return write
 
 
-B_16 = checkpoints.find("B_16/imagenet21k")
+B_16 = find("B_16/imagenet21k")
 PLACES = ["imagenet21k/ViT-B_16.npz", "ViT-B_16.npz", "ViT-B_16_imagenet21k.npz"]
 
 
 def test_fetch_nowhere(monkeypatch):
     monkeypatch.setenv("VIT_KERAS_OFFLINE", "1")
-    assert not checkpoints.is_local(B_16)
+    assert not is_local(B_16)
     with pytest.raises(FileNotFoundError, match="VIT_KERAS_WEIGHTS") as error:
-        checkpoints.fetch("B_16/imagenet21k")
+        fetch("B_16/imagenet21k")
     assert str(cached_path(B_16.url)) in str(error.value)
 
 
@@ -195,8 +196,8 @@ def test_fetch_nowhere(monkeypatch):
 def test_fetch_in_a_folder(tmp_path, dummy, monkeypatch, name):
     monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(tmp_path))
     path = dummy(tmp_path / name, B_16)
-    assert checkpoints.fetch("B_16/imagenet21k") == checkpoints.fetch("imagenet21k", "B_16") == path
-    assert checkpoints.is_local(B_16)
+    assert fetch("B_16/imagenet21k") == fetch("imagenet21k", "B_16") == path
+    assert is_local(B_16)
 
 
 @pytest.mark.parametrize("name", PLACES)
@@ -206,43 +207,43 @@ def test_fetch_in_a_folder_of_a_folder(tmp_path, dummy, monkeypatch, name, inner
     monkeypatch.setenv("VIT_KERAS_OFFLINE", "1")
     (tmp_path / "contest" / "train").mkdir(parents=True)
     path = dummy(tmp_path / inner / name, B_16)
-    assert checkpoints.fetch("B_16/imagenet21k") == path
+    assert fetch("B_16/imagenet21k") == path
     path.rename(tmp_path / "another.npz")
     dummy(tmp_path / "a/b/c/d/e" / name, B_16)  # too deep: who names a whole disk must not wait for it
     with pytest.raises(FileNotFoundError):
-        checkpoints.fetch("B_16/imagenet21k")
+        fetch("B_16/imagenet21k")
 
 
 @pytest.mark.parametrize("name", PLACES[1:])
 def test_fetch_as_a_file(tmp_path, dummy, monkeypatch, name):
     path = dummy(tmp_path / name, B_16)
     monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(path))
-    assert checkpoints.fetch("imagenet21k", "B_16") == path
+    assert fetch("imagenet21k", "B_16") == path
 
 
 def test_fetch_in_one_of_several_places(tmp_path, dummy, monkeypatch):
     path = dummy(tmp_path / "two" / PLACES[0], B_16)
     places = [str(tmp_path / "missing"), "", str(tmp_path / "one.npz"), str(tmp_path / "two")]
     monkeypatch.setenv("VIT_KERAS_WEIGHTS", os.pathsep.join(places))
-    assert checkpoints.fetch("imagenet21k", "B_16") == path
+    assert fetch("imagenet21k", "B_16") == path
 
 
 def test_fetch_in_the_cache(dummy):
     path = dummy(cached_path(B_16.url), B_16)
-    assert checkpoints.is_local(B_16)
-    assert checkpoints.fetch("imagenet21k", "B_16") == path
+    assert is_local(B_16)
+    assert fetch("imagenet21k", "B_16") == path
 
 
 def test_fetch_in_the_cache_of_vit_keras_0(dummy):
     path = dummy(Path(os.environ["KERAS_HOME"], "weights", "ViT-B_16_imagenet21k.npz"), B_16)
-    assert checkpoints.fetch("imagenet21k", "B_16") == path
+    assert fetch("imagenet21k", "B_16") == path
 
 
 def test_fetch_users_place_comes_before_the_cache(tmp_path, dummy, monkeypatch):
     dummy(cached_path(B_16.url), B_16)
     path = dummy(tmp_path / PLACES[0], B_16)
     monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(tmp_path))
-    assert checkpoints.fetch("imagenet21k", "B_16") == path
+    assert fetch("imagenet21k", "B_16") == path
 
 
 @pytest.mark.parametrize("longer", [-1, 1])
@@ -250,18 +251,18 @@ def test_fetch_takes_a_file_of_another_size_only_if_its_name_leaves_no_doubt(tmp
     monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(tmp_path))
     dummy(tmp_path / "ViT-B_16.npz", B_16, longer)  # two checkpoints have a file of this name
     with pytest.raises(FileNotFoundError):
-        checkpoints.fetch("imagenet21k", "B_16")
+        fetch("imagenet21k", "B_16")
     path = dummy(tmp_path / PLACES[0], B_16, longer)
-    assert checkpoints.fetch("imagenet21k", "B_16") == path
+    assert fetch("imagenet21k", "B_16") == path
 
 
 def test_fetch_the_file_of_another_checkpoint_is_not_taken(tmp_path, dummy, monkeypatch):
-    other = checkpoints.find("imagenet21k+imagenet2012", "B_16")  # its file has the same name
+    other = find("imagenet21k+imagenet2012", "B_16")  # its file has the same name
     path = dummy(tmp_path / "ViT-B_16.npz", other)
     monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(path))
-    assert checkpoints.fetch("imagenet21k+imagenet2012", "B_16") == path
+    assert fetch("imagenet21k+imagenet2012", "B_16") == path
     with pytest.raises(FileNotFoundError):
-        checkpoints.fetch("imagenet21k", "B_16")
+        fetch("imagenet21k", "B_16")
 
 
 DEIT = "timm/deit_tiny_patch16_224.fb_in1k"
@@ -286,13 +287,13 @@ def test_model_safetensors_is_of_the_model_that_its_folder_is_named_after(
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
     monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(path if is_file else tmp_path))
-    assert checkpoints.find(DEIT).bytes is None  # so that the size proves nothing
-    assert locate.find_local(checkpoints.find(DEIT)) == (path if found else None)
-    assert locate.find_local(checkpoints.find("timm/vit_base_patch16_224.augreg_in21k")) is None
+    assert find(DEIT).bytes is None  # so that the size proves nothing
+    assert locate.find_local(find(DEIT)) == (path if found else None)
+    assert locate.find_local(find("timm/vit_base_patch16_224.augreg_in21k")) is None
 
 
 def test_a_file_of_unknown_size_is_told_by_the_folder_that_it_is_published_in(tmp_path, monkeypatch):
-    sam, gsam = checkpoints.find("B_16/sam"), checkpoints.find("B_16/gsam")
+    sam, gsam = find("B_16/sam"), find("B_16/gsam")
     path = tmp_path / "sam" / "ViT-B_16.npz"
     path.parent.mkdir()
     path.touch()
@@ -304,29 +305,29 @@ def test_a_file_of_unknown_size_is_told_by_the_folder_that_it_is_published_in(tm
 def test_the_error_names_the_folder_that_a_file_must_be_in(monkeypatch):
     monkeypatch.setenv("VIT_KERAS_OFFLINE", "1")
     with pytest.raises(FileNotFoundError, match=r"'deit_tiny_patch16_224\.fb_in1k'"):
-        checkpoints.fetch(DEIT)
+        fetch(DEIT)
 
 
 def test_a_folder_that_is_new_below_a_folder_is_found(tmp_path, dummy, monkeypatch):
     monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(tmp_path))
     (tmp_path / "one").mkdir()
     os.utime(tmp_path / "one", (0, 0))  # so that the next change has another time
-    assert not checkpoints.is_local(B_16)
+    assert not is_local(B_16)
     path = dummy(tmp_path / "one" / "two" / PLACES[0], B_16)
-    assert checkpoints.fetch("B_16/imagenet21k") == path
+    assert fetch("B_16/imagenet21k") == path
 
 
 def test_an_existing_file_comes_before_a_published_name(tmp_path, google_npz, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "imagenet21k").mkdir()
     google_npz().rename(tmp_path / PLACES[0])
-    assert checkpoints.find(PLACES[0]) is None and checkpoints.find("imagenet21k/ViT-B_16") is B_16
-    assert checkpoints.fetch(PLACES[0]) == Path(PLACES[0])
+    assert find(PLACES[0]) is None and find("imagenet21k/ViT-B_16") is B_16
+    assert fetch(PLACES[0]) == Path(PLACES[0])
     assert vit.from_checkpoint(PLACES[0]).config.hidden_size == MU.hidden_size
 
 
 def test_a_checkpoint_opens_like_its_name():
-    assert open_model(checkpoints.find("vit_cifar10")).output_shape == (None, 10)
+    assert open_model(find("vit_cifar10")).output_shape == (None, 10)
 
 
 @pytest.mark.parametrize(
@@ -345,11 +346,11 @@ def test_the_cache_of_hugging_face(tmp_path, monkeypatch, variable, folder):
     path = tmp_path / folder / f"models--{DEIT.replace('/', '--')}" / "snapshots" / "1234" / "model.safetensors"
     path.parent.mkdir(parents=True)
     path.touch()
-    assert locate.find_local(checkpoints.find(DEIT)) == path
+    assert locate.find_local(find(DEIT)) == path
 
 
 def test_a_factory_finds_its_default(tmp_path, google_npz, monkeypatch):
-    checkpoint = checkpoints.find("augreg-imagenet21k+imagenet2012-224", "Ti_16")
+    checkpoint = find("augreg-imagenet21k+imagenet2012-224", "Ti_16")
     google_npz("ViT-Ti_16", image_size=224, classes=1000).rename(tmp_path / Path(checkpoint.path).name)
     monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(tmp_path))
     model = vit.vit_ti16()

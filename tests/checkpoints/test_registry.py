@@ -16,9 +16,9 @@ import pytest
 
 import vit_keras
 from vit_keras import checkpoints, preprocess, vit
-from vit_keras.checkpoints import Checkpoint, families, find, registry, timm_models
+from vit_keras.checkpoints import Checkpoint, families, registry, timm_models
 from vit_keras.checkpoints.checkpoint import preset
-from vit_keras.checkpoints.locate import by_filename
+from vit_keras.checkpoints.locate import by_filename, fetch, find
 from vit_keras.checkpoints.published import published_config
 from vit_keras.checkpoints.registry import select
 from vit_keras.config import ViTConfig
@@ -308,7 +308,7 @@ def test_models_of_timm_that_are_refused_are_not_available(monkeypatch):
     assert checkpoints.available(name=pattern) == []
     assert len(select(name=pattern)) == 2
     with pytest.raises(ValueError, match="augreg_in21k .*it is odd"):
-        checkpoints.fetch("timm/vit_tiny_patch16_224.augreg_in21k")  # not after a download
+        fetch("timm/vit_tiny_patch16_224.augreg_in21k")  # not after a download
 
 
 @pytest.mark.parametrize(
@@ -322,13 +322,13 @@ def test_models_of_timm_that_are_refused_are_not_available(monkeypatch):
 )
 def test_an_unknown_name_gets_a_hint(arguments, hint):
     with pytest.raises(ValueError, match="weights: .*Did you mean '") as error:
-        checkpoints.fetch(*arguments)
+        fetch(*arguments)
     assert hint in str(error.value).partition("?")[0]
 
 
 def test_a_name_like_no_other_gets_no_hint():
     with pytest.raises(ValueError, match=r"weights: zzz\. Pass the path"):
-        checkpoints.fetch("zzz")
+        fetch("zzz")
 
 
 def test_a_local_copy_is_recognised():
@@ -389,15 +389,15 @@ def test_a_name_is_looked_up_once(opened, monkeypatch):
         "from_checkpoint": lambda: vit_keras.from_checkpoint("vit_cifar10"),
         "vit_cifar10": lambda: vit.vit_cifar10(weights="vit_cifar10"),
         "load_weights": lambda: checkpoints.load_weights(model, "vit_cifar10"),
-        "fetch": lambda: checkpoints.fetch("vit_cifar10"),
+        "fetch": lambda: fetch("vit_cifar10"),
     }[opened]()
     assert asked["vit_cifar10"] == 1 and max(asked.values()) == 1
 
 
 def test_a_checkpoint_stands_for_its_name():
-    checkpoint = checkpoints.find("vit_cifar10")
-    assert checkpoints.find(checkpoint) is checkpoint
-    assert checkpoints.fetch(checkpoint) == checkpoints.fetch("vit_cifar10")
+    checkpoint = find("vit_cifar10")
+    assert find(checkpoint) is checkpoint
+    assert fetch(checkpoint) == fetch("vit_cifar10")
     model = vit.vit_cifar10(pretrained=False)
     for report in (
         checkpoints.load_weights(model, checkpoint),

@@ -13,9 +13,11 @@ from family_files import OPTIONS, cases, load, matrix, write
 from support import ASSUMED, DATA, OTHER_RESIZING
 
 from vit_keras import from_checkpoint, resize, vit
-from vit_keras.checkpoints import ModelWeights, Weights, load_weights, orbax, save_weights, transformers_json, writing
+from vit_keras.checkpoints import load_weights, orbax, save_weights, transformers_json, writing
 from vit_keras.checkpoints.describe import describe
+from vit_keras.checkpoints.model_weights import ModelWeights
 from vit_keras.checkpoints.readers import open_weights
+from vit_keras.checkpoints.weights import Weights
 from vit_keras.preprocess import PRESETS, Preprocessing
 
 pytestmark = [pytest.mark.three_cases, ASSUMED, OTHER_RESIZING]

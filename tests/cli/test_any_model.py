@@ -10,7 +10,9 @@ import pytest
 from PIL import Image
 from support import uncompiled
 
-from vit_keras import anatomy, preprocess, vit
+import vit_keras
+from vit_keras import preprocess, vit
+from vit_keras.anatomy.parts import find_vit
 from vit_keras.cli import main
 
 pytestmark = pytest.mark.filterwarnings("ignore:Even though the `tf.config")  # of what `quick` does
@@ -50,7 +52,7 @@ def of_two_outputs():
 
 def served():
     model = tiny()
-    return keras.Sequential([keras.Input((None, None, 3)), vit.preprocessing(model), model])
+    return keras.Sequential([keras.Input((None, None, 3)), vit_keras.preprocessing_layer(model), model])
 
 
 def rescaled(model):
@@ -112,7 +114,7 @@ class Case:
         return powers / powers.sum(axis=-1, keepdims=True)
 
     def features(self):
-        inner = anatomy.find_vit(self.model)
+        inner = find_vit(self.model)
         seen = next((layer.input for layer in inner.layers if layer.name == "head"), inner.output)
         return keras.Model(inner.input, seen).predict((self.preprocess or GOOGLE)(self.pixels), verbose=0)
 

@@ -21,6 +21,8 @@ from vit_keras.anatomy import find_class
 from vit_keras.checkpoints import readers, registry
 from vit_keras.checkpoints.checkpoint import megabytes
 from vit_keras.checkpoints.describe import describe
+from vit_keras.checkpoints.locate import find
+from vit_keras.checkpoints.weights import Weights
 from vit_keras.cli import exports, main, training
 
 pytestmark = pytest.mark.filterwarnings("ignore:Even though the `tf.config")  # of what `quick` does
@@ -459,7 +461,7 @@ def test_models_names_licences_and_what_is_not_known(capsys):
 def test_models_sorts_by_top1_and_keeps_to_a_size_and_a_task(capsys):
     assert main(["models", "--max-mb", "30", "--sort", "top1", "--license", "apache-2.0", "--task", "classify"]) == 0
     names = listed(capsys.readouterr().out)
-    found = [checkpoints.find(name) for name in names]
+    found = [find(name) for name in names]
     assert found[0].name == "timm/vit_tiny_patch16_384.augreg_in21k_ft_in1k"
     scores = [c.top1 or 0 for c in found]
     assert scores == sorted(scores, reverse=True)
@@ -471,7 +473,7 @@ def test_models_sorts_by_top1_and_keeps_to_a_size_and_a_task(capsys):
 @pytest.mark.parametrize("column, field", [("mb", "megabytes"), ("params", "parameters"), ("gmac", "macs")])
 def test_models_sorts_by_a_size_with_the_smallest_first(capsys, column, field):
     assert main(["models", "--sort", column, "--task", "image-text"]) == 0
-    sizes = [getattr(checkpoints.find(name), field) for name in listed(capsys.readouterr().out)]
+    sizes = [getattr(find(name), field) for name in listed(capsys.readouterr().out)]
     assert len(sizes) > 50 and sizes == sorted(sizes)
 
 
@@ -577,7 +579,7 @@ def test_inspect_agrees_with_the_model(tmp_path, case):
     if told["image_size"] is not None:
         assert tuple(told["image_size"]) == model.input_shape[1:3] or "image_size" in golden.options
         assert tuple(report["tokens"]["grid"]) == model.config.grid
-    shapes = checkpoints.Weights(tmp_path / "model.safetensors").shapes
+    shapes = Weights(tmp_path / "model.safetensors").shapes
     unused = sum(math.prod(shapes[name]) for name in model.load_report.ignored if name in shapes)
     assert report["parameters"] - unused == model.count_params()
     assert not report["unknown"]
@@ -627,7 +629,7 @@ def test_inspect_lists_names_and_what_they_become(capsys, tmp_path):
     attention = "Transformer/encoderblock_0/MultiHeadDotProductAttention_1"
     becomes = {entry["name"]: entry["becomes"] for entry in names}
     assert becomes["blocks.0.attn.qkv.bias"] == [f"{attention}/{n}/bias" for n in ("query", "key", "value")]
-    assert sorted(name for several in becomes.values() for name in several) == sorted(checkpoints.Weights(path))
+    assert sorted(name for several in becomes.values() for name in several) == sorted(Weights(path))
     main(["inspect", str(path), "--names"])
     assert f"{attention}/{{query,key,value}}/bias" in capsys.readouterr().out
 
@@ -653,7 +655,7 @@ def test_inspect_says_which_family_is_closest_and_why_not(tmp_path):
 def test_inspect_a_published_file_here_and_not(capsys, tmp_path, monkeypatch, google_npz):
     name = "Ti_16/augreg-imagenet21k+imagenet2012-384"
     assert_refused(capsys, ["inspect", name], f"not here yet. Run: vit-keras download {re.escape(name)}")
-    google_npz("ViT-Ti_16", image_size=384, classes=1000).rename(tmp_path / Path(checkpoints.find(name).path).name)
+    google_npz("ViT-Ti_16", image_size=384, classes=1000).rename(tmp_path / Path(find(name).path).name)
     monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(tmp_path))
     assert main(["inspect", name]) == 0
     found = pairs(capsys.readouterr().out)
@@ -908,7 +910,7 @@ def test_predict_prepares_pictures_as_the_model_says_and_names_its_labels(capsys
     assert [name for _, name in found] == [model.labels[i] for i in np.argsort(-logits)]
     expected = 100 * np.sort(softmax(logits.astype("float64")))[::-1]
     np.testing.assert_allclose([p for p, _ in found], expected, rtol=0, atol=0.0501)  # one digit is printed
-    served = keras.Sequential([keras.Input((None, None, 3)), vit.preprocessing(model), model])
+    served = keras.Sequential([keras.Input((None, None, 3)), vit_keras.preprocessing_layer(model), model])
     served.save(tmp_path / "served.keras")
     assert main(["predict", picture, "--model", str(tmp_path / "served.keras")]) == 0
     assert [name for _, name in classes(capsys.readouterr().out)] == [name for _, name in found]
@@ -917,7 +919,7 @@ def test_predict_prepares_pictures_as_the_model_says_and_names_its_labels(capsys
 def test_predict_with_grey_pictures(capsys, picture, saved):
     model, path = saved(channels=1)
     assert main(["predict", picture, "--model", path]) == 0
-    grey = (np.rint(utils.grey(utils.read(picture, 32))).astype("float32") - 127.5) / 127.5
+    grey = (np.rint(utils.gray(utils.read(picture, 32))).astype("float32") - 127.5) / 127.5
     order = np.argsort(-model.predict(grey[None], verbose=0)[0])
     assert [name for _, name in classes(capsys.readouterr().out)] == [f"class {i}" for i in order]
 

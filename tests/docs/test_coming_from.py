@@ -20,7 +20,8 @@ from PIL import Image
 from support import DATA, OTHER_RESIZING, ROOT, forget_settings
 
 import vit_keras
-from vit_keras import checkpoints, vit
+from vit_keras import vit
+from vit_keras.checkpoints.locate import find
 
 REAL_PIXELS = pytest.mark.filterwarnings(
     "error:The pixels that reach the ViT:UserWarning"
@@ -168,7 +169,7 @@ def test_transformers(here):
     forget_settings(folder / "model.safetensors")
     theirs = None if other("tf_keras") is None else other("transformers", "TFViTForImageClassification")
     page = Columns("transformers.md", theirs=theirs)
-    assert checkpoints.find(name)  # a file of 350 MB: the folder stands in for it
+    assert find(name)  # a file of 350 MB: the folder stands in for it
     page.pairs = [tuple(code.replace(name, str(folder)) for code in pair) for pair in page.pairs]
     page.run(0)
     page.same("logits")
@@ -200,7 +201,7 @@ def hub_preset(folder, model):
 
 
 def test_keras_hub(here):
-    published = checkpoints.find("Ti_16/augreg-imagenet21k+imagenet2012-224")
+    published = find("Ti_16/augreg-imagenet21k+imagenet2012-224")
     make_google_npz.save(here / Path(published.path).name, make_google_npz.make("ViT-Ti_16"))
     theirs = other("keras_hub")
     page = Columns("keras_hub.md", theirs=theirs)

@@ -16,6 +16,7 @@ from PIL import Image
 from support import ROOT
 
 from vit_keras import checkpoints, vit
+from vit_keras.checkpoints.locate import find
 
 EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
 
@@ -24,7 +25,7 @@ EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
 def stand_in(tmp_path_factory):
     """A file with the name, size and format of the published ViT-Ti/16, with random weights."""
     folder = tmp_path_factory.mktemp("weights")
-    published = checkpoints.find("Ti_16/augreg-imagenet21k+imagenet2012-224")
+    published = find("Ti_16/augreg-imagenet21k+imagenet2012-224")
     make_google_npz.save(folder / Path(published.path).name, make_google_npz.make("ViT-Ti_16"))
     return folder
 
@@ -154,7 +155,7 @@ def test_readme_names_only_what_exists():
     for target in re.findall(r"\]\(((?!http)[^)#]+)\)", text):
         assert (ROOT / target).exists(), target
     for name in re.findall(r"`((?:S|Ti|B|L|H)_\d+/[^`]+)`", text):
-        assert checkpoints.find(name), name
+        assert find(name), name
     built = sum(family.refused is None for family in checkpoints.families.FAMILIES.values())
     assert f"[{built} families]" in text
     assert str(len(checkpoints.available())) in text.split("published checkpoints by name |")[1].split("|")[0]

@@ -7,9 +7,6 @@ import sys
 import pytest
 from support import ROOT
 
-if sys.version_info < (3, 11):
-    pytest.skip("tomllib comes with Python 3.11", allow_module_level=True)
-
 pytestmark = [pytest.mark.any_backend, pytest.mark.slow]
 
 HIDE = """

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from support import ROOT
 
-from vit_keras import checkpoints
+from vit_keras.checkpoints.locate import find
 
 NOTEBOOK = json.loads((ROOT / "examples" / "kaggle.ipynb").read_text(encoding="utf-8"))
 CODE = ["".join(cell["source"]) for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code"]
@@ -42,7 +42,7 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path):
     sample = pd.DataFrame({"id": ["000", "001", "002"], "rose": 0.5, "daisy": 0.5})
     sample.to_csv(contest / "sample_submission.csv", index=False)
     weights.mkdir(parents=True)
-    name = checkpoints.find("Ti_16/augreg-imagenet21k+imagenet2012-224").path.rsplit("/")[-1]
+    name = find("Ti_16/augreg-imagenet21k+imagenet2012-224").path.rsplit("/")[-1]
     make_google_npz.save(weights / name, make_google_npz.make("ViT-Ti_16"))
     code = "\n".join(CODE).replace("FOLDS, EPOCHS, BATCH = 5, 10, 32", "FOLDS, EPOCHS, BATCH = 2, 1, 4")
     assert "= 2, 1, 4" in code

@@ -18,7 +18,8 @@ from PIL import Image
 
 import vit_keras
 import vit_keras.export
-from vit_keras.export import FORMATS, find_format, formats, other_backend, report, runtimes, timing, writers
+from vit_keras.export import FORMATS, formats, other_backend, report, runtimes, timing, writers
+from vit_keras.export.formats import find_format
 from vit_keras.export.images import check_images, image_files, model_inputs, resized_images
 from vit_keras.export.plan import Plan
 

@@ -10,6 +10,7 @@ from keras import ops
 
 import vit_keras
 from vit_keras import anatomy, vit
+from vit_keras.anatomy.outputs import softmax
 from vit_keras.export.plan import Plan, in_float32, weights_sha256
 
 
@@ -30,7 +31,7 @@ def test_outputs_are_those_of_the_model(images):
     assert tuple(found) == plan.output_names
     assert tuple(found) == ("logits", "probabilities", "features", "attention_0", "attention_1")
     np.testing.assert_allclose(found["logits"], expected, atol=1e-5)
-    np.testing.assert_allclose(found["probabilities"], anatomy.softmax(expected), atol=1e-5)
+    np.testing.assert_allclose(found["probabilities"], softmax(expected), atol=1e-5)
     head = model.get_layer("head")
     np.testing.assert_allclose(found["features"] @ np.asarray(head.kernel) + np.asarray(head.bias), expected, atol=1e-4)
     assert found["attention_1"].shape == (3, 2, 5, 5)
@@ -139,7 +140,7 @@ def test_pictures_and_sizes():
     assert Plan.of(tiny(), preprocessing=False).preprocessing is None
     assert Plan.of(tiny(channels=1)).image_shape == (None, None, None, 3)
     assert Plan.of(tiny(image_size=None, position_grid=(2, 2)), preprocessing=False).image_size is None
-    served = keras.Sequential([keras.Input((None, None, 3)), vit.preprocessing(tiny()), tiny()])
+    served = keras.Sequential([keras.Input((None, None, 3)), vit_keras.preprocessing_layer(tiny()), tiny()])
     plan = Plan.of(served)
     assert (plan.image_size, plan.preprocessing.range) == (None, (0.0, 255.0))
 

@@ -267,7 +267,7 @@ def test_an_unknown_activation_is_refused_at_once():
 
 def test_a_tap_sees_and_replaces_what_any_layer_takes_and_returns():
     model, seen = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2), []
-    head, images = model.get_layer("head"), np.random.RandomState(1).normal(size=(1, 32, 32, 3)).astype("float32")
+    head, images = model.get_layer("head"), np.random.RandomState(1).uniform(-1, 1, (1, 32, 32, 3)).astype("float32")
     randomise(model)
     expected = keras.ops.convert_to_numpy(model(images))  # compiled, which a tap must not use
 

@@ -8,7 +8,7 @@ import pytest
 from keras import ops
 
 import vit_keras
-from vit_keras import layers, vit
+from vit_keras import layers
 from vit_keras.build import build
 from vit_keras.config import ViTConfig
 from vit_keras.layers import attention as attention_module
@@ -277,5 +277,5 @@ def test_refusals_name_the_way_out(tmp_path):
 
 @pytest.mark.slow
 def test_a_clone_merges_too():
-    merged = vit.resize(keras.models.clone_model(made(merge_tokens=(5, 0, 9))), 24)
+    merged = vit_keras.resize(keras.models.clone_model(made(merge_tokens=(5, 0, 9))), 24)
     assert merged.config.merge_tokens == (5, 0, 9)

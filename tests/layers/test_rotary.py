@@ -7,6 +7,7 @@ from keras import ops
 
 from vit_keras import layers, positions, resize, visualize, vit
 from vit_keras.config import ViTConfig
+from vit_keras.layers.rotary import MixedRotaryPositions
 
 SMALL = {"num_layers": 2, "hidden_size": 32, "num_heads": 2, "mlp_dim": 16, "classes": 3, "patch_size": 8}
 KINDS = {
@@ -44,7 +45,7 @@ def test_angles_are_places_times_frequencies(kind, places):
 
 
 def test_the_shape_for_places_is_known_before_the_call():
-    for layer in (layers.RotaryPositions(8), layers.MixedRotaryPositions(3, 2, 8)):
+    for layer in (layers.RotaryPositions(8), MixedRotaryPositions(3, 2, 8)):
         symbolic = keras.tree.flatten(layer(keras.Input((10, 4), 2)))
         found = keras.tree.flatten(layer(np.ones((2, 10, 4), "float32")))
         assert [tuple(x.shape) for x in symbolic] == [tuple(x.shape) for x in found]
@@ -103,7 +104,7 @@ def test_every_kind_computes_something_else():
 
 
 def test_learned_frequencies_begin_as_directions():
-    layer = layers.MixedRotaryPositions(num_layers=3, num_heads=2, dim_head=8, theta=10.0, seed=0)
+    layer = MixedRotaryPositions(num_layers=3, num_heads=2, dim_head=8, theta=10.0, seed=0)
     rope = layer(np.zeros((1, 4, 6, 8), "float32"))
     assert [tuple(each.shape) for each in rope] == [(2, 2, 24, 8)] * 3
     across, down = ops.convert_to_numpy(layer.frequencies)

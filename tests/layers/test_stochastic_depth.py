@@ -6,7 +6,10 @@ import keras
 import numpy as np
 import pytest
 
-from vit_keras import anatomy, checkpoints, layers, vit
+import vit_keras
+from vit_keras import layers, vit
+from vit_keras.anatomy.parts import set_rates
+from vit_keras.checkpoints.model_weights import ModelWeights
 from vit_keras.config import ViTConfig
 from vit_keras.training.recipes import recipe
 from vit_keras.visualize import record
@@ -143,11 +146,11 @@ def test_factories_files_and_resizing_keep_the_rates(google_npz):
     model = vit.vit_ti16(image_size=32, classes=3, pretrained=False, **options)
     assert model.config.stochastic_depth == 0.2
     model = vit.from_checkpoint(google_npz(), **options)
-    resized = vit.resize(model, 96)
+    resized = vit_keras.resize(model, 96)
     for one in (model, resized):
         assert (one.config.stochastic_depth, one.config.patch_dropout) == (0.2, 0.5)
         assert one.get_layer("patch_dropout").rate == 0.5
-    assert checkpoints.ModelWeights(resized).architecture["stochastic_depth"] == 0.2
+    assert ModelWeights(resized).architecture["stochastic_depth"] == 0.2
 
 
 def test_recordings_see_every_token():
@@ -178,7 +181,7 @@ def test_what_cannot_be_is_refused(options, message):
 
 def test_rates_are_changed_in_a_model_that_there_is():
     model = vit.build(config(dropout=0.1))
-    anatomy.set_rates(model, dropout=0.0, stochastic_depth=0.4)
+    set_rates(model, dropout=0.0, stochastic_depth=0.4)
     assert model.config == config(dropout=0.0, emb_dropout=0.1, stochastic_depth=0.4)
     images = RNG.uniform(-1, 1, size=(8, 16, 16, 3)).astype("float32")
     model.get_layer("head").kernel.assign(np.linspace(-1, 1, 48).reshape(16, 3))
@@ -188,11 +191,11 @@ def test_rates_are_changed_in_a_model_that_there_is():
     assert [b.get_config() for b in same.layers if "block" in b.name] == [
         b.get_config() for b in model.layers if "block" in b.name
     ]
-    anatomy.set_rates(model, stochastic_depth=0.0)
+    set_rates(model, stochastic_depth=0.0)
     assert not any(b.drop_path.rate for b in model.layers if "block" in b.name)
     without_config = keras.Model(model.input, model.layers[-2].output)
     for changed in (model, without_config):
         with pytest.raises(ValueError, match="stochastic_depth"):
-            anatomy.set_rates(changed, stochastic_depth=2.0)
+            set_rates(changed, stochastic_depth=2.0)
     with pytest.raises(ValueError, match="remat=True"):
-        anatomy.set_rates(vit.build(config(remat=True)), stochastic_depth=0.1)
+        set_rates(vit.build(config(remat=True)), stochastic_depth=0.1)

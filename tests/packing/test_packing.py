@@ -15,8 +15,7 @@ import vit_keras
 from vit_keras import training, visualize, vit
 from vit_keras.config import ViTConfig
 from vit_keras.layers import attention, record_attention
-from vit_keras.packing import arrange, fitting_size
-from vit_keras.packing.arranging import batches_of
+from vit_keras.packing.arranging import arrange, batches_of, fitting_size
 
 BASE = {"image_size": None, "position_grid": (4, 4), "patch_size": 8, "num_layers": 2, "hidden_size": 32}
 BASE |= {"num_heads": 2, "mlp_dim": 48, "classes": 5}

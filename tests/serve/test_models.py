@@ -11,6 +11,7 @@ pytest.importorskip("onnx")
 
 import vit_keras
 from vit_keras import anatomy, layers, serve, visualize, vit
+from vit_keras.anatomy.parts import patch_grid
 from vit_keras.preprocess import Preprocessing
 
 CROPPED = Preprocessing(image_size=(32, 32), crop=0.8, interpolation="bicubic_antialias")
@@ -104,7 +105,7 @@ def test_the_server_shows_the_attention_that_the_output_is_read_from(size, patch
     expected = visualize.attention_map(model, picture, method="rollout", return_map=True)
     with serve.running(model) as address:
         found = ask(address, "/predict?attention=1", encoded(picture))[2]["attention"]
-    assert tuple(found["grid"]) == anatomy.patch_grid(model)
+    assert tuple(found["grid"]) == patch_grid(model)
     np.testing.assert_allclose(found["rollout"], np.ravel(expected), rtol=0.006)  # three digits are sent
     assert np.shape(found["layers"]) == (2, 2, np.prod(found["grid"]))
 

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from vit_keras import vit
-from vit_keras.anatomy import set_rates
-from vit_keras.text import ImageText, TextConfig, build_text, contrastive_loss
+from vit_keras.anatomy.parts import set_rates
+from vit_keras.text import ImageText, TextConfig, build_text
+from vit_keras.text.model import contrastive_loss
 from vit_keras.training import add_lora, recipe
 
 COLORS = {"red": (1, -1, -1), "green": (-1, 1, -1), "blue": (-1, -1, 1), "white": (1, 1, 1)}

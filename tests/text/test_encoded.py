@@ -10,7 +10,8 @@ from encoded_files import ASCII, LENGTH, TEXTS, TOKENIZERS, load, write, write_t
 from text_files import write as write_both
 
 from vit_keras import text
-from vit_keras.text import ImageText, TextWeights, Tokenizer, build_text, opening
+from vit_keras.text import ImageText, Tokenizer, build_text, opening
+from vit_keras.text.reading import TextWeights
 
 pytestmark = pytest.mark.core
 PAIRS = [(tower, tokenizer) for tower, tokenizers in TOKENIZERS.items() for tokenizer in tokenizers]

@@ -11,6 +11,7 @@ from text_files import LENGTH, VOCABULARY, write
 
 import vit_keras
 from vit_keras import cli, open_image_text, text, visualize, vit, zero_shot, zero_shot_classifier
+from vit_keras.anatomy.outputs import output_kind
 
 CLASSES = ["cat", "dog", "red car"]
 TEMPLATES = ["a photo of a {}", "art: {}!"]
@@ -85,7 +86,7 @@ def test_a_classifier_of_sentences_is_an_ordinary_model(model, pictures, tmp_pat
     np.testing.assert_allclose(classifier.predict(inputs, verbose=0), expected, atol=1e-6)
     assert vit_keras.anatomy.class_names(classifier) == tuple(CLASSES)
     logits = zero_shot_classifier(model, CLASSES, TEMPLATES, activation="linear")
-    assert vit_keras.anatomy.output_kind(logits) == "logits"
+    assert output_kind(logits) == "logits"
     found = vit_keras.anatomy.probabilities(logits, eager(logits).predict(inputs, verbose=0))
     np.testing.assert_allclose(found, expected, atol=1e-6)  # the same float32 logits, activated by NumPy
 

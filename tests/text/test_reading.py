@@ -9,7 +9,8 @@ from text_files import arrays_of, write
 
 from vit_keras import from_checkpoint, open_image_text
 from vit_keras.checkpoints import open_clip_json
-from vit_keras.text import TextWeights, open_text
+from vit_keras.text import open_text
+from vit_keras.text.reading import TextWeights
 
 
 def changed(folder, name="hf_clip", file="config.json", **changes):

@@ -6,8 +6,10 @@ import pytest
 from family_files import matrix, run
 from text_files import LENGTH, VOCABULARY, cases, load, tokens, write
 
-from vit_keras import anatomy, open_image_text
-from vit_keras.text import TextConfig, build_text, contrastive_loss, open_text
+from vit_keras import open_image_text
+from vit_keras.anatomy.parts import find_vit
+from vit_keras.text import TextConfig, build_text, open_text
+from vit_keras.text.model import contrastive_loss
 
 pytestmark = pytest.mark.core
 TINY = {"vocab_size": 50, "context_length": 8, "num_layers": 2, "hidden_size": 16, "num_heads": 2, "mlp_dim": 24}
@@ -101,11 +103,11 @@ def test_a_text_tower_is_opened_alone(tmp_path):
 
 def test_a_text_tower_is_no_vision_transformer():
     with pytest.raises(ValueError, match=r"its input .*\(None, None\)"):
-        anatomy.find_vit(build_text(TextConfig(**TINY)))
+        find_vit(build_text(TextConfig(**TINY)))
 
 
 def test_which_part_of_a_pair_is_a_vision_transformer(tmp_path):
     model = open_image_text(write("hf_clip", tmp_path))
     with pytest.raises(ValueError, match=r"Pass model\.image, or zero_shot_classifier"):
-        anatomy.find_vit(model)
-    assert anatomy.find_vit(model.image) is model.image
+        find_vit(model)
+    assert find_vit(model.image) is model.image

@@ -6,6 +6,8 @@ import pytest
 
 import vit_keras
 from vit_keras import anatomy, training, vit
+from vit_keras.anatomy.outputs import output_names
+from vit_keras.anatomy.parts import find_vit
 from vit_keras.preprocess import CLIP
 
 
@@ -43,11 +45,11 @@ def test_the_average_of_files_has_their_classes_task_and_preprocessing(tmp_path)
         model.task, model.preprocessing = "multi", model.preprocessing.replace(crop=0.9)
         model.save(tmp_path / f"{number}.keras")
     files = [tmp_path / "0.keras", str(tmp_path / "1.keras")]
-    training.average(files, weights=[3, 1], output=tmp_path / "new" / "soup.keras")
+    vit_keras.average(files, weights=[3, 1], output=tmp_path / "new" / "soup.keras")
     soup = vit_keras.open_model(tmp_path / "new" / "soup.keras")
     for ours, one, other in zip(soup.get_weights(), *(model.get_weights() for model in models), strict=True):
         np.testing.assert_allclose(ours, 0.75 * one + 0.25 * other, atol=1e-6)  # float32
-    assert (anatomy.task(soup), anatomy.output_names(soup)) == ("multi", ("class 0", "class 1", "class 2"))
+    assert (anatomy.task(soup), output_names(soup)) == ("multi", ("class 0", "class 1", "class 2"))
     assert soup.preprocessing.crop == 0.9 and soup.config == models[0].config
 
 
@@ -55,21 +57,21 @@ def test_an_average_names_the_checkpoint_that_all_models_began_with():
     models = [made(seed) for seed in range(2)]
     for model in models:
         model.origin = "vit_cifar10"
-    assert training.average(models).origin == "vit_cifar10"
+    assert vit_keras.average(models).origin == "vit_cifar10"
     models[1].origin = None
-    assert training.average(models).origin is None
+    assert vit_keras.average(models).origin is None
 
 
 def test_a_model_with_a_vit_inside_is_averaged():
     whole = [keras.Sequential([keras.Input((16, 16, 3)), made(n), keras.layers.Dense(2)]) for n in range(2)]
     whole[1].layers[-1].set_weights([np.ones((3, 2)), np.ones(2)])
-    soup = training.average(whole)
+    soup = vit_keras.average(whole)
     np.testing.assert_allclose(soup.layers[-1].get_weights()[1], [0.5, 0.5])
-    assert anatomy.find_vit(soup).labels == ("class 0", "class 1", "class 2")
+    assert find_vit(soup).labels == ("class 0", "class 1", "class 2")
 
 
 def test_models_may_differ_in_what_only_training_uses():
-    training.average([made(0, dropout=0.1), made(1)])
+    vit_keras.average([made(0, dropout=0.1), made(1)])
 
 
 @pytest.mark.parametrize(
@@ -83,7 +85,7 @@ def test_models_may_differ_in_what_only_training_uses():
 )
 def test_another_architecture_is_refused_by_its_name(options, message):
     with pytest.raises(ValueError, match=message):
-        training.average([made(0), made(1, **options)])
+        vit_keras.average([made(0), made(1, **options)])
 
 
 @pytest.mark.parametrize(
@@ -101,21 +103,21 @@ def test_what_has_no_average_is_refused(change, message):
     changed = made(1)
     change(changed)
     with pytest.raises(ValueError, match=message):
-        training.average([made(0), changed])
+        vit_keras.average([made(0), changed])
 
 
 @pytest.mark.parametrize("weights", [[1], [1, 2, 3], [0, 0], [1, -1], [1, np.nan], ["1", 1]])
 def test_shares_that_do_not_fit(weights):
     with pytest.raises(ValueError, match="weights must be 2 numbers"):
-        training.average([made(0), made(1)], weights=weights)
+        vit_keras.average([made(0), made(1)], weights=weights)
 
 
 def test_mistakes(tmp_path):
     with pytest.raises(ValueError, match="There are no models"):
-        training.average([])
+        vit_keras.average([])
     with pytest.raises(ValueError, match="output must end in .keras"):
-        training.average([made(0)], output=tmp_path / "soup.npz")
+        vit_keras.average([made(0)], output=tmp_path / "soup.npz")
     with pytest.raises(TypeError, match="models .*Received: 3"):
-        training.average([3])
+        vit_keras.average([3])
     with pytest.raises(FileNotFoundError):
-        training.average([tmp_path / "none.keras"])
+        vit_keras.average([tmp_path / "none.keras"])

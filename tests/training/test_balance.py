@@ -6,6 +6,7 @@ import pytest
 from PIL import Image
 
 from vit_keras import training, vit
+from vit_keras.training.checks import class_weights
 from vit_keras.training.losses import CrossEntropy
 
 LOGITS = np.random.default_rng(0).normal(size=(6, 3)).astype("float32")
@@ -82,7 +83,7 @@ def test_ways_to_balance(photos, tmp_path, monkeypatch):
     monkeypatch.setattr(keras.Model, "fit", watched)
     for balance in (False, True, "weights", "prior"):
         finetune(photos, tmp_path / str(balance), balance=balance)
-    weights = training.class_weights(np.repeat([0, 1], [6, 2]))
+    weights = class_weights(np.repeat([0, 1], [6, 2]))
     assert seen == [(None, None), (weights, None), (weights, None), (None, [6.0, 2.0])]
     with pytest.raises(ValueError, match="Did you mean 'prior'"):
         finetune(photos, tmp_path / "none", balance="priors")

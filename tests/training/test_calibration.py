@@ -6,6 +6,8 @@ import pytest
 
 import vit_keras
 from vit_keras import anatomy, training, vit
+from vit_keras.anatomy.outputs import sigmoid, softmax
+from vit_keras.anatomy.parts import find_vit, heads
 from vit_keras.training.evaluation import Evaluation
 from vit_keras.training.evaluation.calibration import Reliability, half_by_half, temperature, tempered
 
@@ -26,9 +28,9 @@ def too_sure(by, count=4000, classes=4):
     """Probabilities of logits that are `by` times too large, and labels drawn from the right ones."""
     random = np.random.default_rng(0)
     logits = random.normal(0, 2, (count, classes))
-    true = anatomy.softmax(logits)
+    true = softmax(logits)
     labels = (true.cumsum(axis=1) > random.random((count, 1))).argmax(axis=1)
-    return anatomy.softmax(by * logits), labels
+    return softmax(by * logits), labels
 
 
 @pytest.mark.parametrize("by", [0.5, 1.0, 3.0])
@@ -45,18 +47,18 @@ def test_the_temperature_that_made_a_model_too_sure_is_found(by):
 def test_the_temperature_of_independent_labels():
     random = np.random.default_rng(1)
     logits = random.normal(0, 2, (3000, 3))
-    labels = (random.random((3000, 3)) < anatomy.sigmoid(logits)).astype("float32")
-    assert temperature(anatomy.sigmoid(2 * logits), labels) == pytest.approx(2, rel=0.05)
+    labels = (random.random((3000, 3)) < sigmoid(logits)).astype("float32")
+    assert temperature(sigmoid(2 * logits), labels) == pytest.approx(2, rel=0.05)
 
 
 @pytest.mark.parametrize("task", ["single", "multi"])
 def test_sigmoids_are_told_from_their_sums_whatever_the_task(task):
     random = np.random.default_rng(2)
-    shares, numbers = anatomy.sigmoid(random.normal(0, 3, (500, 3))).astype("float32"), random.integers(0, 3, 500)
+    shares, numbers = sigmoid(random.normal(0, 3, (500, 3))).astype("float32"), random.integers(0, 3, 500)
     by = temperature(shares, numbers)
     assert by == temperature(shares, np.eye(3)[numbers])
     cooled = tempered(shares, by, task)
-    np.testing.assert_allclose(cooled, anatomy.sigmoid(np.log(shares / (1 - shares)) / by), atol=1e-5)  # of float32
+    np.testing.assert_allclose(cooled, sigmoid(np.log(shares / (1 - shares)) / by), atol=1e-5)  # of float32
     assert temperature(cooled, numbers) == pytest.approx(1, abs=1e-3)
 
 
@@ -137,7 +139,7 @@ def _functional(model):
 
 def spread_head(model):
     """Let the head say something, and too surely."""
-    for head in anatomy.heads(anatomy.find_vit(model)) or model.layers[-1:]:
+    for head in heads(find_vit(model)) or model.layers[-1:]:
         head.kernel.assign(np.random.default_rng(2).normal(0, 0.7, head.kernel.shape))
         head.bias.assign(np.random.default_rng(3).normal(0, 1, head.bias.shape))
     return model

@@ -11,7 +11,8 @@ import pytest
 from PIL import Image
 
 from vit_keras import open_model, preprocess, resize, vit
-from vit_keras.anatomy import class_names, has_vit, name_classes, task
+from vit_keras.anatomy import class_names, name_classes, task
+from vit_keras.anatomy.parts import has_vit
 from vit_keras.training.checks import check, class_weights
 from vit_keras.training.data import decoding
 from vit_keras.training.data import folder as listing
@@ -71,7 +72,7 @@ def test_pixels_are_those_of_the_preprocessing(folder):
         assert inputs.dtype == np.float32
         np.testing.assert_allclose(inputs, way(data.paths, SIZE), atol=1e-6)  # of values up to 1.3: float32
         np.testing.assert_array_equal(data.arrays()[0], inputs)
-        np.testing.assert_array_equal(data.pixels(3), way.denormalise(inputs[3]))
+        np.testing.assert_array_equal(data.pixels(3), way.denormalize(inputs[3]))
 
 
 def test_what_a_dataset_knows(folder):
@@ -201,9 +202,9 @@ def test_random_crops_come_from_the_larger_picture(tmp_path):
     assert pixels.shape[:2] == (80, 107)  # 1.25 × 64 high, upright
     expected = np.linspace(255, 0, 107)[None, :, None]
     np.testing.assert_allclose(pixels, np.broadcast_to(expected, pixels.shape), atol=4)  # JPEG and a pixel: 2.4 levels
-    plain = preprocess.GOOGLE.denormalise(preprocess.GOOGLE(data.paths[0], 64)[0])
+    plain = preprocess.GOOGLE.denormalize(preprocess.GOOGLE(data.paths[0], 64)[0])
     np.testing.assert_array_equal(data.pixels(0), plain)  # in evaluation as always
-    seen = preprocess.GOOGLE.denormalise(data[0][0][0]).astype(float)
+    seen = preprocess.GOOGLE.denormalize(data[0][0][0]).astype(float)
     np.testing.assert_allclose(seen, plain, atol=6)  # the whole picture: a column is 4 levels
 
 
@@ -584,7 +585,7 @@ def test_a_model_gets_the_inputs_that_it_takes(folder, kind):
     inputs, labels = data[0]
     assert data.image_size == (size, size)
     pixels = np.stack([data.pixels(n) for n in range(22)]).astype("float32")
-    expected = pixels if taken == "pixels" else preprocess.CLIP.normalise(pixels)
+    expected = pixels if taken == "pixels" else preprocess.CLIP.normalize(pixels)
     np.testing.assert_allclose(inputs, expected, atol=1e-4)
     quiet(model, (inputs, labels))
     wrong = inputs / 255 - 0.5 if taken == "pixels" else pixels
@@ -615,9 +616,9 @@ def test_operations_before_the_vit_count(folder):
 
 def test_other_preprocessing():
     model = small()
-    model.preprocessing = preprocess.Preprocessing(mean=preprocess.IMAGENET_MEAN, std=preprocess.IMAGENET_STD)
+    model.preprocessing = preprocess.Preprocessing(mean=preprocess.IMAGENET.mean, std=preprocess.IMAGENET.std)
     pixels = np.concatenate([PIXELS, np.full_like(PIXELS[:1], 1), np.full_like(PIXELS[:1], -1)])
-    quiet(model, model.preprocessing.normalise(pixels * 127.5 + 127.5))
+    quiet(model, model.preprocessing.normalize(pixels * 127.5 + 127.5))
     with pytest.warns(UserWarning, match="from -1 to 1.*from -2.12 to 2.64"):
         check(model, pixels)
     with pytest.raises(ValueError, match="not finite"):

@@ -7,12 +7,14 @@ import pytest
 from keras import ops
 
 from vit_keras import vit
-from vit_keras.anatomy import blocks, preprocessing_of
+from vit_keras.anatomy import blocks
+from vit_keras.anatomy.inputs import preprocessing_of
 from vit_keras.export import export
 from vit_keras.opening import as_model
 from vit_keras.preprocess import Preprocessing
-from vit_keras.training import MaskedPatchPrediction, calibrate, embed, head_layers, train_only
+from vit_keras.training import MaskedPatchPrediction, calibrate, embed
 from vit_keras.training.distill import Distillation
+from vit_keras.training.freeze import head_layers, train_only
 from vit_keras.visualize import attention_map
 
 CLASSES = 3

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit_keras import anatomy, feature_maps, vit
+import vit_keras
+from vit_keras import feature_maps, vit
+from vit_keras.anatomy.pooling import readout
 from vit_keras.config import ViTConfig
 from vit_keras.preprocess import CLIP
 from vit_keras.training.embeddings import (
@@ -183,7 +185,7 @@ def test_one_vector_of_the_tokens_of_a_model_around_the_vit():
     expected = embed(backbone, photos(), progress=False)
     assert expected.shape == (10, 5, 16)
     for model in (inner, keras.Sequential([keras.Input((16, 16, 3)), inner, keras.layers.Dense(3)])):
-        assert anatomy.readout(model) == [slice(1, None)]
+        assert readout(model) == [slice(1, None)]
         np.testing.assert_allclose(embed(model, photos(), progress=False), expected[:, 1:].mean(axis=1), **SAME)
     np.testing.assert_array_equal(embed(model, photos(), layer="tokens", progress=False), expected)
     cropped = keras.Sequential([keras.Input((16, 16, 3)), backbone, keras.layers.Cropping1D((1, 0))])
@@ -198,7 +200,7 @@ def test_a_headless_and_a_nested_model_and_one_of_any_size():
     expected = headless.predict(headless.preprocess(images), verbose=0)
     np.testing.assert_allclose(embed(headless, images, progress=False), expected, **SAME)
     nested = keras.Sequential(
-        [keras.Input((None, None, 3)), vit.preprocessing(headless), headless, keras.layers.Dense(4)]
+        [keras.Input((None, None, 3)), vit_keras.preprocessing_layer(headless), headless, keras.layers.Dense(4)]
     )
     np.testing.assert_allclose(embed(nested, images, progress=False), expected, **SAME)
     kernel, bias = np.ones((16, 4), "float32"), np.arange(4, dtype="float32")

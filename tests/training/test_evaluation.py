@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import vit_keras
 from vit_keras import vit
 from vit_keras.anatomy import name_classes, predictions
 from vit_keras.preprocess import CLIP
@@ -40,11 +41,11 @@ def as_its_own(pixels, model):
 
 
 def with_mean_of_clip(pixels, model):
-    return CLIP.replace(image_size=None, crop=None).normalise(pixels)[None]
+    return CLIP.replace(image_size=None, crop=None).normalize(pixels)[None]
 
 
 def resized_inside(pixels, model):
-    return keras.ops.convert_to_numpy(vit.preprocessing(model)(pixels[None].astype("float32")))
+    return keras.ops.convert_to_numpy(vit_keras.preprocessing_layer(model)(pixels[None].astype("float32")))
 
 
 rescaling = {"scale": 1 / 127.5, "offset": -1}
@@ -52,7 +53,7 @@ rescaling = {"scale": 1 / 127.5, "offset": -1}
 MODELS = {
     "plain": (lambda m: m, as_its_own, 1, False),
     "Rescaling": (lambda m: sequential(layers.Rescaling(**rescaling), m), minus_one_to_one, 1, False),
-    "Preprocess": (lambda m: sequential(vit.preprocessing(m), m, size=None), resized_inside, 1, True),
+    "Preprocess": (lambda m: sequential(vit_keras.preprocessing_layer(m), m, size=None), resized_inside, 1, True),
     "operations": (operations, minus_one_to_one, 1, False),
     "augmentation, CLIP": (lambda m: sequential(layers.RandomFlip(), m), with_mean_of_clip, 1, False),
     "nested twice": (

@@ -8,7 +8,7 @@ import pytest
 from support import uncompiled
 
 from vit_keras import checkpoints, layers, vit
-from vit_keras.anatomy import dense_layers, quantization
+from vit_keras.anatomy.parts import dense_layers, quantization
 from vit_keras.backend.keras_internals import full_kernel
 from vit_keras.training.lora import add_lora, merge_lora
 from vit_keras.training.recipes import recipe
@@ -180,7 +180,7 @@ def test_mistakes_are_named():
     assert isinstance(model.layers[5], layers.TransformerBlock)
 
 
-@pytest.mark.skipif("filters" not in inspect.signature(keras.Model.quantize).parameters, reason="needs a newer Keras")
+@pytest.mark.skipif("filters" not in inspect.signature(keras.Model.quantize).parameters, reason="needs Keras 3.13")
 def test_a_head_that_is_not_quantized_is_trained_as_a_whole():
     model = tiny()
     model.quantize("int8", filters=lambda layer: layer.name != "head")

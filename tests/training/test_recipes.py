@@ -9,6 +9,7 @@ from support import uncompiled
 
 from vit_keras import anatomy, training, vit
 from vit_keras.backend.keras_internals import rate_or_schedule
+from vit_keras.training.checks import check
 from vit_keras.training.data.augment import Augmentation
 from vit_keras.training.freeze import head_layers, train_only
 from vit_keras.training.losses import CrossEntropy, accuracy
@@ -332,7 +333,7 @@ def test_rates_are_set_on_the_blocks_that_there_are():
 def test_a_first_batch_of_one_class_warns_unless_it_is_likely_by_chance(counts, recwarn):
     """Of 48 images and 2, the first 32 are of one class in an eighth of all orders."""
     y = np.repeat([0, 1], counts)
-    training.check(dense(2), (RNG.normal(size=(len(y), 4)), y))
+    check(dense(2), (RNG.normal(size=(len(y), 4)), y))
     told = any("Is the dataset shuffled" in str(each.message) for each in recwarn)
     assert told is (counts[0] == 40)
 
@@ -703,6 +704,15 @@ def test_recipes_train_the_student_or_the_encoder(kind, name):
         learns |= {"Transformer_encoderblock_0", "Transformer_encoderblock_1"}
     assert changed >= learns and (name in ("finetune", "deit") or changed == learns)
     assert all(np.array_equal(one, other) for one, other in zip(teacher.get_weights(), untouched))
+
+
+def test_rates_are_lower_and_more_equal_for_few_images_unless_they_are_set():
+    how, model = recipe("finetune", gentle_below=4), tiny()
+    found = [(each.learning_rate, each.layer_decay) for each in (how.for_model(model, steps=n) for n in (3, 4, None))]
+    assert found == [(0.0005, 0.9), (0.002, 0.75), (0.002, 0.75)]
+    assert how.replace(layer_decay=0.65).for_model(model, steps=1).layer_decay == 0.65
+    assert how.replace(learning_rate=1e-4).for_model(model, steps=1).layer_decay == 0.75
+    assert recipe("deit", learning_rate=None).for_model(model, steps=1).layer_decay == 1
 
 
 def test_a_short_training_does_not_augment_unless_it_is_asked_to():

@@ -11,6 +11,7 @@ from support import ROOT
 
 from vit_keras import training, vit
 from vit_keras.preprocess import GOOGLE, Preprocessing
+from vit_keras.training.data.sampling import Sample
 
 CROPS = training.Augmentation(crop=0.3, three_augment=True)
 
@@ -55,7 +56,7 @@ def test_without_augmentation_it_is_what_the_model_takes(folder, tiny):
 
 def test_an_augmentation_needs_a_size(folder):
     with pytest.raises(ValueError, match=r"replace\(image_size="):
-        training.Sample(GOOGLE, CROPS)(folder / "0.jpg", 0)
+        Sample(GOOGLE, CROPS)(folder / "0.jpg", 0)
 
 
 def test_the_seed_decides_what_is_drawn(folder, tiny):

@@ -121,7 +121,7 @@ def test_ready_frames_have_the_size_that_is_asked_for():
 
 def test_a_recording_with_fused_heads_and_a_large_picture():
     made = recording(batch=1, picture=(300, 600))
-    made = dataclasses.replace(made, attention=made.attention.mean(axis=2), heads="mean")
+    made = dataclasses.replace(made, attention=made.attention.mean(axis=2), head_fusion="mean")
     frame, _ = next(frames_of(animation.animate(made, size=200, cmap="viridis")))
     assert frame.shape == (124, 200, 3)
 

@@ -49,7 +49,7 @@ def with_rescaling_behind():
 
 
 NORMALIZED, PIXELS, UNIT = (lambda x: (x - 127.5) / 127.5), (lambda x: x), (lambda x: x / 255)
-OF_CLIP = CLIP.normalise
+OF_CLIP = CLIP.normalize
 
 # {name: (what makes the model, what its input is of pixels in [0, 255], whether it returns probabilities)}
 MODELS = {
@@ -206,20 +206,12 @@ def test_mistakes_name_what_would_work(options, error, message):
 
 def test_mistakes_of_record_name_what_would_work():
     model = of_kind("plain")[0]
-    with pytest.raises(TypeError, match="record .*'head'.*'heads'"):
+    with pytest.raises(TypeError, match="record .*'head'.*'head_fusion'"):
         visualize.record(model, PICTURE, head="mean")
     with pytest.raises(ValueError, match="keep .*'values'"):
         visualize.record(model, PICTURE, keep=("value",))
     with pytest.raises(ValueError, match="Did you mean 'mean'"):
         visualize.record(model, PICTURE, head_fusion="means")
-
-
-def test_former_names_of_arguments_are_aliases():
-    model = of_kind("plain")[0]
-    new = visualize.record(model, PICTURE, keep="attention", head_fusion="mean", query="auto")
-    old = visualize.record(model, PICTURE, keep="attention", heads="mean", rows="readout")
-    np.testing.assert_array_equal(old.attention, new.attention)
-    assert old.heads == old.head_fusion == "mean"
 
 
 @pytest.mark.parametrize(

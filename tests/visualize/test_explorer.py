@@ -439,7 +439,7 @@ def test_without_a_target_it_is_the_predicted_class_of_a_head_that_has_learned(m
 
     assert views(model) == ["output", "alti", "relevance"]
     assert views(model, target=None) == ["output", "alti"]
-    assert "relevance" not in views(model, heads="mean")
+    assert "relevance" not in views(model, head_fusion="mean")
     fresh = vit.build_model((16, 24), 8, 2, 16, 2, "fresh", 32, classes=3)
     two_outputs = keras.Model(model.input, [model.output, model.output])
     for other in (fresh, two_outputs, keras.Model(model.input, model.get_layer("Transformer_encoder_norm").output)):
@@ -472,7 +472,7 @@ def test_a_model_whose_values_do_not_add_up_is_shown_without_alti(norm):
 
 
 def test_options_of_the_recording(model):
-    page = explorer(model, picture(), layers=[1], heads="max").html
+    page = explorer(model, picture(), layers=[1], head_fusion="max").html
     meta, _ = parts(page)
     assert meta["sources"][0]["layers"] == [{"n": 1, "heads": 1}]
     assert meta["sources"][0]["fused"] == "max"
@@ -521,7 +521,7 @@ def test_mistakes_with_a_model_and_with_fused_heads(model):
     other = vit.build_model((16, 24), 8, 1, 16, 2, "four", 32, classes=3, channels=4)
     with pytest.raises(ValueError, match="4 channels.*images="):
         explorer(recording(), compare=other)
-    fused = dataclasses.replace(recording(), heads="relevance", attention=np.ones((3, 1, 17, 17), "float32"))
+    fused = dataclasses.replace(recording(), head_fusion="relevance", attention=np.ones((3, 1, 17, 17), "float32"))
     with pytest.raises(ValueError, match="'relevance'.*head_fusion=None"):
         explorer(fused)
 

@@ -10,6 +10,8 @@ import pytest
 from support import far_from_uniform, noise
 
 from vit_keras import anatomy, layers, merge_tokens, training, visualize, vit
+from vit_keras.anatomy.parts import prefix_names
+from vit_keras.anatomy.pooling import readout
 from vit_keras.visualize import faithfulness
 from vit_keras.visualize.faithfulness import (
     evaluate_maps,
@@ -95,7 +97,7 @@ def test_removed_tokens_might_as_well_not_be_there(kind):
     case = Case(model, noise(2, *model.input_shape[1:]), "own", None, 16)
     patches = math.prod(case.grid)
     removed = np.random.default_rng(3).permutation(patches)[: patches // 2 + 1]
-    prefix = len(anatomy.prefix_names(model))
+    prefix = len(prefix_names(model))
     kept = [*range(prefix), *(prefix + n for n in range(patches) if n not in removed)]
     expected = run_by_hand(model, case.inputs(case.pictures), kept)
 
@@ -104,7 +106,7 @@ def test_removed_tokens_might_as_well_not_be_there(kind):
     without = masked_pass._Removal(model, keras.ops.convert_to_tensor(masks))
     with layers.tap(without):
         result = array(model(inputs, training=False))
-        features = array(masked_pass.pooled(model, anatomy.readout(model), without.tokens, without.masks))
+        features = array(masked_pass.pooled(model, readout(model), without.tokens, without.masks))
     if kind == "tokens":  # these go on with the others in the row; pooled is the class token
         np.testing.assert_allclose(result[:, kept], expected, rtol=0, atol=SAME * np.abs(expected).max())
         np.testing.assert_allclose(features, expected[:, 0], rtol=0, atol=SAME * np.abs(expected).max())

@@ -257,7 +257,7 @@ def test_layers_whose_heads_were_fused(matplotlib, rows):
     made = looking_at(places, (3, 6))
     attention = made.attention.mean(axis=2)
     attention = attention if rows == "all" else attention[:, :, 0]
-    figure = figures.plot_layers(dataclasses.replace(made, attention=attention, heads="mean"))
+    figure = figures.plot_layers(dataclasses.replace(made, attention=attention, head_fusion="mean"))
     assert [warmest(i.get_array(), (3, 6)) for i in images_of(figure)[:2]] == [(0, 5), (2, 0)]
     assert [t.get_text() for t in texts_of(figure)][:2] == ["layer 0", "layer 1"]
 
@@ -292,7 +292,7 @@ def test_axes_that_are_given(matplotlib):
         (lambda: figures.plot_heads(recording(attention=None)), "has no attention: pass keep="),
         (lambda: figures.plot_layers(recording(attention=None)), "has no attention: pass keep="),
         (lambda: figures.plot_heads(recording(), layer=7), "blocks 0, 1, 2.* 7"),
-        (lambda: figures.plot_heads(dataclasses.replace(recording(), heads="mean")), "head_fusion=None"),
+        (lambda: figures.plot_heads(dataclasses.replace(recording(), head_fusion="mean")), "head_fusion=None"),
     ],
 )
 def test_what_cannot_be_plotted(matplotlib, call, message):

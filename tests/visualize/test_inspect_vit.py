@@ -180,7 +180,7 @@ def test_sinks_are_mean_columns():
     np.testing.assert_allclose(
         analysis.attention_sinks(rec, queries="cls"), attention[..., 0, :].mean(axis=2), rtol=1e-5
     )
-    fused = recording((2, 3), ("cls", "reg0"), attention=attention.mean(axis=2), heads="mean")
+    fused = recording((2, 3), ("cls", "reg0"), attention=attention.mean(axis=2), head_fusion="mean")
     np.testing.assert_allclose(analysis.attention_sinks(fused), sinks, rtol=1e-5)
 
 
@@ -614,7 +614,7 @@ def test_images_come_in_any_form(tiny, tmp_path):
 WITHOUT = recording((2, 3), patch_size=(8, 4), values=np.zeros((2, 1)))
 ATTENTION = recording((2, 3), attention=random_attention(7))
 NO_CLASS_TOKEN = recording((2, 3), (), attention=random_attention(6))
-FUSED = recording((2, 3), attention=random_attention(7)[:, :, 0], heads="max")
+FUSED = recording((2, 3), attention=random_attention(7)[:, :, 0], head_fusion="max")
 READOUT = recording((2, 3), attention=random_attention(7)[:, :, :, 0])
 TOKENS = of_tokens(random_tokens(2, 6, 4), grid=(2, 3), features=random_tokens(2, 6, 4))
 WIDER = of_tokens(random_tokens(2, 6, 5), grid=(2, 3), features=random_tokens(2, 6, 5))

@@ -14,6 +14,8 @@ from support import far_from_uniform, noise
 
 import vit_keras
 from vit_keras import visualize, vit
+from vit_keras.visualize.maps import token_contributions
+from vit_keras.visualize.methods import OF_A_CLASS
 
 KEPT = ("attention", "values", "tokens", "normed")
 BACKEND = keras.backend.backend()
@@ -113,7 +115,7 @@ def test_relevance_by_the_whole_product(kind):
 @pytest.mark.parametrize("kind", ["class token", *map(SLOW, list(MODELS)[1:])])
 def test_attention_map_is_that_of_a_whole_recording(kind, method):
     model, images = build(**MODELS[kind]), noise(2, 32, 48, 3)
-    target = [2, 2] if method in visualize.OF_A_CLASS else None
+    target = [2, 2] if method in OF_A_CLASS else None
     found = visualize.attention_map(model, images, method=method, target=target, return_map=True)
     recording = recorded(**MODELS[kind])
     expected = {
@@ -159,17 +161,17 @@ def test_alti_by_its_definition():
     parts[:, diagonal, diagonal] += recording.tokens[2]
     whole = parts.sum(axis=2)
     near = np.maximum(np.abs(whole).sum(axis=-1)[..., None] - np.abs(whole[:, :, None] - parts).sum(axis=-1), 0)
-    found = visualize.token_contributions(recording)[2]
+    found = token_contributions(recording)[2]
     np.testing.assert_allclose(found, normalised(near), rtol=0, atol=1e-5)  # float32 sums of 32 terms
-    found = visualize.token_contributions(recording, "norm")[2]
+    found = token_contributions(recording, "norm")[2]
     np.testing.assert_allclose(found, normalised(np.linalg.norm(parts, axis=-1)), rtol=0, atol=1e-5)
 
 
 def test_contributions_in_chunks_are_the_same(monkeypatch):
     recording = recorded()
-    expected = visualize.token_contributions(recording)
+    expected = token_contributions(recording)
     monkeypatch.setattr("vit_keras.visualize.maps._MAX_CHUNK", 4 * 25 * 32 * 3)  # three rows
-    np.testing.assert_allclose(visualize.token_contributions(recording), expected, rtol=0, atol=1e-5)  # as above
+    np.testing.assert_allclose(token_contributions(recording), expected, rtol=0, atol=1e-5)  # as above
 
 
 def test_a_token_that_says_nothing_counts_for_nothing():

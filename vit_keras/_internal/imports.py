@@ -32,14 +32,13 @@ SAVED = (
 )
 """Modules with a class that Keras can write into a file."""
 
-_ON_OPENVINO = ("openvino", 'openvino scipy "keras>=3.12"')
+_ON_OPENVINO = ("openvino", "openvino scipy")
 BACKENDS = {
     "tensorflow": ("tensorflow", "tensorflow"),
     "jax": ("jax", "jax"),
     "jaxlib": ("jax", "jax"),
     "torch": ("torch", "torch"),
     "openvino": _ON_OPENVINO,
-    "openvino.runtime": _ON_OPENVINO,  # gone in OpenVINO 2026; Keras imports it before 3.12
     "scipy": _ON_OPENVINO,  # which Keras imports there without requiring it
 }
 """Maps a missing module to its backend, and to what pip installs."""
@@ -128,14 +127,11 @@ def attach(
     package: str,
     submodules: Sequence[str] = (),
     names: Mapping[str, str] | None = None,
-    renamed: Mapping[str, str] | None = None,
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the `__getattr__` and `__dir__` that make a package's parts appear on first use (PEP 562)."""
-    names, renamed = dict(names or {}), dict(renamed or {})
+    names = dict(names or {})
 
     def __getattr__(name):
-        if name in renamed:
-            return __getattr__(renamed[name])
         if name in names:
             value = getattr(importlib.import_module(f"{package}.{names[name]}"), name)
             setattr(sys.modules[package], name, value)

@@ -84,13 +84,7 @@ def _shown(layer: keras.layers.Layer, visitor: Visitor) -> Iterator[None]:
 
 
 def is_tapped() -> bool:
-    """Return whether a `tap` sees what is inside of layers here.
-
-    Example:
-        >>> with tap(lambda layer, name, tensor: tensor):
-        ...     print(is_tapped())
-        True
-    """
+    """Return whether a `tap` sees what is inside of layers here."""
     return bool(_taps) and _visitor.get() is not None
 
 

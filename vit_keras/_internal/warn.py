@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import re
 import sys
 import warnings
-from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
 
 LIMIT = 4_000
 """Characters of a warning, which may quote a file."""
 
 _PACKAGE = __name__.partition(".")[0]
-
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
 
 
 def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
@@ -34,24 +27,3 @@ def ignore_in_process(category: type[Warning], module: str = "") -> None:
     rule = ("ignore", None, category, re.compile(module) if module else None, 0)
     if rule not in warnings.filters:  # each change lets warnings appear again that are shown once
         warnings.filterwarnings("ignore", category=category, module=module)
-
-
-def renamed_arguments(**names: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Return a decorator that accepts arguments under earlier names, with a `DeprecationWarning`."""
-
-    def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
-        called = function.__qualname__.removesuffix(".__init__")
-
-        @functools.wraps(function)
-        def with_old_names(*args: Any, **kwargs: Any) -> _R:
-            for old in [name for name in kwargs if name in names]:
-                new = names[old]
-                if new in kwargs:
-                    raise TypeError(f"{called} received {new} twice: {old} is its old name. Pass {new} alone.")
-                warn_caller(f"{called}({old}=…) is now {new}=. Pass {new}.", DeprecationWarning)
-                kwargs[new] = kwargs.pop(old)
-            return function(*args, **kwargs)
-
-        return with_old_names
-
-    return decorate

@@ -113,37 +113,12 @@ def _upstream(tensor):
 
 
 def preprocessing_models(model: keras.Model) -> list[keras.Model]:
-    """Return the layers before the ViT in a model (preprocessing, augmentation), as a chain of functional models.
-
-    Returns:
-        Models from the model's images to the ViT's. The list is empty if there are no such layers, or if the model has
-        no graph (a subclass of `keras.Model`).
-
-    Example:
-        >>> from vit_keras import vit
-        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
-        >>> augmented = keras.Sequential([keras.layers.RandomFlip(), tiny])
-        >>> len(preprocessing_models(tiny)), len(preprocessing_models(augmented))
-        (0, 1)
-    """
+    """Return the layers before the ViT in a model (preprocessing, augmentation), as a chain of functional models."""
     return list(_entry(model).preprocessing_models)
 
 
 def image_shape(model: keras.Model) -> tuple[int | None, int | None, int | None, int | None]:
-    """Return `(batch, height, width, channels)` of the images that a model takes, with `None` for any size.
-
-    For a model with several inputs, this is the shape of the input that leads to the ViT; for a model without a graph,
-    it is the shape of the ViT's input.
-
-    Raises:
-        ValueError: The model takes no images, such as a packed model. The error names the model inside that does.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
-        >>> image_shape(tiny)
-        (None, 32, 32, 3)
-    """
+    """Return `(batch, height, width, channels)` of the images that a model takes, with `None` for any size."""
     if takes := getattr(model, "takes", None):
         raise ValueError(
             f"The model {model.name!r} takes {takes}, not images. Pass the model in it, {find_vit(model).name!r}: "
@@ -179,25 +154,7 @@ def check_batch(model: keras.Model, images: Any) -> None:
 
 
 def native_size(model: keras.Model, image_size: Any = None) -> tuple[int, int] | None:
-    """Return the image size of a model: its fixed input size, or else the given or the checkpoint's.
-
-    Args:
-        model: The model.
-        image_size: Pixels, `(height, width)` or one integer, for a model that takes any size. `None` or `"native"`: the
-            checkpoint's.
-
-    Returns:
-        `(height, width)`; `None` if the model takes any size and neither the caller nor the checkpoint names one.
-
-    Raises:
-        ValueError: `image_size` is not the size of the model's input.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
-        >>> native_size(tiny)
-        (32, 32)
-    """
+    """Return the image size of a model: its fixed input size, or else the given or the checkpoint's."""
     given = None if image_size in (None, "native") else size_pair(image_size, "image_size")
     height, width = fixed = image_shape(model)[1:3]
     if height is None or width is None:
@@ -211,19 +168,7 @@ def native_size(model: keras.Model, image_size: Any = None) -> tuple[int, int] |
 
 
 def input_range(model: keras.Model) -> str:
-    """Return the pixel range of a model, found by sending black and white images through the layers before its ViT.
-
-    Returns:
-        `"normalized"` for the output of the checkpoint's preprocessing. If the model normalizes images itself,
-        `"pixels"` for [0, 255] and `"unit"` for [0, 1]. In a model without a graph (a subclass of `keras.Model`), the
-        images pass the layers that are known to normalize, in the order of its layers.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
-        >>> input_range(tiny), input_range(keras.Sequential([keras.layers.Rescaling(1 / 127.5, -1), tiny]))
-        ('normalized', 'pixels')
-    """
+    """Return the pixel range of a model, found by sending black and white images through the layers before its ViT."""
     entry = _entry(model)
     if not entry.probe:
         return "normalized"
@@ -250,28 +195,7 @@ _LARGEST = 10.0
 
 
 def preprocessing_of(model: keras.Model, image_size: Any = None) -> Preprocessing:
-    """Return the preprocessing that this model expects.
-
-    It is the checkpoint's own preprocessing (`GOOGLE` if there is none), without the steps that the model does itself:
-    a model that normalizes gets pixels, and a model that resizes gets the whole image.
-
-    Args:
-        model: A ViT of this package, or a model with one inside.
-        image_size: See `native_size`.
-
-    Returns:
-        A `Preprocessing`. Its `image_size` is `None` if the model takes images of any size and resizes them itself.
-
-    Raises:
-        ValueError: `image_size` is not the size of the model's input.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
-        >>> served = keras.Sequential([keras.Input((None, None, 3)), vit.preprocessing(tiny), tiny])
-        >>> preprocessing_of(tiny).image_size, preprocessing_of(served).image_size
-        ((32, 32), None)
-    """
+    """Return the preprocessing that this model expects."""
     own, channels = own_preprocessing(find_vit(model)), image_shape(model)[3]
     own = own if channels is None else own.for_channels(channels)
     size = native_size(model, image_size)
@@ -285,28 +209,7 @@ def preprocessing_of(model: keras.Model, image_size: Any = None) -> Preprocessin
 
 
 def batch_preprocessing_of(model: keras.Model) -> Preprocessing:
-    """Return the preprocessing that turns images of different sizes into one batch for this model.
-
-    It is `preprocessing_of`, but has a size even if the model takes images of any size and resizes them itself. The
-    model's own resizing keeps images of that size: it is the size that its first `Preprocess` or `Resizing` makes or,
-    if that `Preprocess` crops, the larger size before the crop. So each image reaches the ViT as if it had been passed
-    to the model alone. But the checkpoint's interpolation takes the place of a bicubic or Lanczos one without
-    antialiasing. And a model that pads images, or crops them before it resizes them, sees others; a warning says so.
-
-    Args:
-        model: A ViT of this package, or a model with one inside.
-
-    Returns:
-        A `Preprocessing`. Its `image_size` is `None` if neither the model nor its checkpoint names one.
-
-    Example:
-        >>> from vit_keras import preprocess, vit
-        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
-        >>> cropping = preprocess.Preprocess(preprocess.GOOGLE.replace(crop=0.8), image_size=32)
-        >>> served = keras.Sequential([keras.Input((None, None, 3)), cropping, tiny])
-        >>> batch_preprocessing_of(served).image_size
-        (40, 40)
-    """
+    """Return the preprocessing that turns images of different sizes into one batch for this model."""
     own = preprocessing_of(model)
     if own.image_size is not None:
         return own
@@ -330,7 +233,7 @@ def batch_preprocessing_of(model: keras.Model) -> Preprocessing:
     size = (first.height, first.width)
     if not isinstance(first, keras.layers.Resizing):
         return own.replace(image_size=size)
-    kind = (first.interpolation, getattr(first, "antialias", False))  # newer than Keras 3.10
+    kind = (first.interpolation, first.antialias)
     interpolation, crop = _INTERPOLATIONS.get(kind, own.interpolation), 1.0 if first.crop_to_aspect_ratio else None
     return own.replace(image_size=size, interpolation=interpolation, crop=crop)
 
@@ -355,28 +258,10 @@ def _sizing(model: keras.Model) -> Any:
 
 
 def own_preprocessing(vit: keras.Model) -> Preprocessing:
-    """Return the preprocessing of a ViT's checkpoint, or Google's if none was set.
-
-    This also works for a functional model made from the layers of a ViT: the first block stores it.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
-        >>> tiny.preprocessing = tiny.preprocessing.replace(mean=0.4)
-        >>> own_preprocessing(keras.Model(tiny.input, keras.layers.Dense(3)(tiny.output))).mean
-        (0.4, 0.4, 0.4)
-    """
+    """Return the preprocessing of a ViT's checkpoint, or Google's if none was set."""
     return next((block.preprocessing for block in blocks(vit)), None) or GOOGLE
 
 
 def remember_preprocessing(vit: keras.Model, preprocessing: Preprocessing) -> None:
-    """Set the preprocessing of a ViT; see `own_preprocessing`.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
-        >>> remember_preprocessing(tiny, tiny.preprocessing.replace(interpolation="lanczos"))
-        >>> tiny.preprocessing.interpolation
-        'lanczos'
-    """
+    """Set the preprocessing of a ViT; see `own_preprocessing`."""
     blocks(vit)[0].preprocessing = preprocessing

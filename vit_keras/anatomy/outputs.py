@@ -16,17 +16,7 @@ from .parts import HEADS, blocks, checked, has_vit
 
 
 def outputs_of(model: keras.Model) -> list[Any]:
-    """Return the symbolic outputs of a model.
-
-    Raises:
-        ValueError: The model is a subclass of `keras.Model`, which has no symbolic outputs.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
-        >>> [tensor.shape for tensor in outputs_of(tiny)]
-        [(None, 2)]
-    """
+    """Return the symbolic outputs of a model."""
     outputs = getattr(checked(model), "outputs", None)
     if not outputs:
         raise ValueError(
@@ -36,29 +26,12 @@ def outputs_of(model: keras.Model) -> list[Any]:
 
 
 def last_activation(model: keras.Model) -> str:
-    """Return the name of the activation of a model's first output; `"linear"` means logits or features.
-
-    Raises:
-        ValueError: The model is a subclass of `keras.Model`, which has no graph.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
-        >>> last_activation(keras.Sequential([tiny, keras.layers.Softmax(), keras.layers.Dropout(0.1)]))
-        'softmax'
-    """
+    """Return the name of the activation of a model's first output; `"linear"` means logits or features."""
     return _activation(tensor_source(outputs_of(model)[0]))
 
 
 def last_layer(model: keras.Model) -> Any:
-    """Return the layer that returns a model's output, at any depth; `None` if it cannot be inferred.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
-        >>> last_layer(keras.Sequential([tiny])).name
-        'head'
-    """
+    """Return the layer that returns a model's output, at any depth; `None` if it cannot be inferred."""
     layer: Any = checked(model)
     while isinstance(layer, keras.Model):
         outputs = getattr(layer, "outputs", None)
@@ -70,17 +43,7 @@ def last_layer(model: keras.Model) -> Any:
 
 
 def output_source(model: keras.Model) -> Any:
-    """Return the layer or operation that computes the values of a model's first output, at any depth.
-
-    Later layers that keep the values, or only scale them, are skipped. For a model without a graph (a subclass of
-    `keras.Model`), this is `last_layer`.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
-        >>> output_source(keras.Sequential([tiny, keras.layers.Dropout(0.1)])).name
-        'head'
-    """
+    """Return the layer or operation that computes the values of a model's first output, at any depth."""
     with contextlib.suppress(ValueError):
         return tensor_source(outputs_of(model)[0])
     return last_layer(model)
@@ -132,21 +95,7 @@ _PASSING = (
 
 
 def output_kind(model: keras.Model) -> str | None:
-    """Return the kind of a model's output.
-
-    Returns:
-        `"logits"` or `"probabilities"` of classes; `"features"` of a model without a head; `None` if it cannot be
-        inferred (a subclass of `keras.Model`, an unknown operation, or a layer `head` with another activation, such as
-        tanh).
-
-    Example:
-        >>> from vit_keras import vit
-        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
-        >>> output_kind(tiny), output_kind(keras.Sequential([tiny, keras.layers.Softmax()]))
-        ('logits', 'probabilities')
-        >>> output_kind(vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2, include_top=False))
-        'features'
-    """
+    """Return the kind of a model's output."""
     try:
         source = tensor_source(outputs_of(model)[0])
     except ValueError:  # there is no graph, in the model or in one nested in it
@@ -162,13 +111,7 @@ def output_kind(model: keras.Model) -> str | None:
 
 
 def why_not_classifier(model: keras.Model) -> str | None:
-    """Return why a model is not a classifier with one output `(batch, classes)`; `None` if it is one.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> why_not_classifier(vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2, include_top=False))
-        'it has no head, and returns 16 features'
-    """
+    """Return why a model is not a classifier with one output `(batch, classes)`; `None` if it is one."""
     outputs = getattr(checked(model), "outputs", None)
     if outputs is not None and len(outputs) != 1:
         return f"it has {len(outputs)} outputs"
@@ -265,22 +208,12 @@ def levels(numbers: Any, count: int) -> np.ndarray:
 
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:
-    """Return the logistic function of each number, in float32.
-
-    Example:
-        >>> sigmoid(np.array([0.0, -1000.0]))
-        array([0.5, 0. ], dtype=float32)
-    """
+    """Return the logistic function of each number, in float32."""
     return (0.5 + 0.5 * np.tanh(0.5 * np.asarray(logits, "float64"))).astype("float32")
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """Return the softmax over the last axis, in float32.
-
-    Example:
-        >>> softmax(np.array([[0.0, 0.0]]))
-        array([[0.5, 0.5]], dtype=float32)
-    """
+    """Return the softmax over the last axis, in float32."""
     powers = np.exp(logits - np.max(logits, axis=-1, keepdims=True), dtype="float64")
     return (powers / powers.sum(axis=-1, keepdims=True)).astype("float32")
 
@@ -306,20 +239,7 @@ def class_names(model: keras.Model) -> tuple[str, ...] | None:
 
 
 def output_names(model: keras.Model) -> tuple[str, ...] | None:
-    """Return the names that belong to a model's task, or `None` if they are not known.
-
-    Returns:
-        The names of the classes, of the labels, of the numbers that it predicts, or of the levels of an ordinal scale,
-        the first of which is 0.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=1)
-        >>> name_classes(model, ("mild", "medium", "hot"), "ordinal")
-        True
-        >>> class_names(model), output_names(model)
-        (None, ('mild', 'medium', 'hot'))
-    """
+    """Return the names that belong to a model's task, or `None` if they are not known."""
     return labels.names(_owned(model, "labels")) if task(model) in NUMBERS else class_names(model)
 
 
@@ -328,7 +248,7 @@ def find_class(model: keras.Model, name: str) -> int:
 
     Args:
         model: The classifier.
-        name: The name of the class (see `vit_keras.labels.class_named`), or its number as text. A name wins over a
+        name: The name of the class, or its number as text. A name wins over a
             number.
 
     Raises:

@@ -14,6 +14,7 @@ from .. import layers
 from .._internal.validate import is_number
 from ..backend.guarded import CheckedModel
 from ..backend.keras_internals import add_seed_generator, flat_layers
+from ..layers.mixer import MixerBlock
 
 HEADS = ("head", "head_dist")
 """Names of a ViT's layers that return classes."""
@@ -21,7 +22,7 @@ HEADS = ("head", "head_dist")
 HEAD = ("pre_logits", *HEADS)
 """Names of a ViT's layers that are replaced for a new set of classes."""
 
-_PARTS = (layers.AddPositionEmbs, layers.AddSinCosPositionEmbs, layers.TransformerBlock, layers.MixerBlock)
+_PARTS = (layers.AddPositionEmbs, layers.AddSinCosPositionEmbs, layers.TransformerBlock, MixerBlock)
 
 
 def checked(model: Any) -> keras.Model:
@@ -33,39 +34,12 @@ def checked(model: Any) -> keras.Model:
 
 
 def learner(model: keras.Model) -> keras.Model:
-    """Return the model that learns: a distillation's student, the encoder of a pre-training, or the model itself.
-
-    Example:
-        >>> from vit_keras import training, vit
-        >>> student, teacher = (vit.build_model(32, 16, 1, 16, 2, name, 32, classes=2) for name in ("small", "large"))
-        >>> learner(training.Distillation(student, teacher)).name, learner(teacher).name
-        ('small', 'large')
-    """
+    """Return the model that learns: a distillation's student, the encoder of a pre-training, or the model itself."""
     return model.learner() if isinstance(checked(model), CheckedModel) else model
 
 
 def find_vit(model: keras.Model) -> keras.Model:
-    """Find the Vision Transformer in a model: the model itself, or one nested in it at any depth.
-
-    In a distillation or a pre-training, it is the one that learns (see `learner`).
-
-    Args:
-        model: Any Keras model.
-
-    Returns:
-        The innermost model whose own layers include this package's `AddPositionEmbs`, `TransformerBlock` or
-        `MixerBlock`.
-
-    Raises:
-        TypeError: `model` is not a Keras model.
-        ValueError: There is no Vision Transformer, or more than one, or it is the text tower of a CLIP.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
-        >>> find_vit(keras.Sequential([keras.layers.RandomFlip(), tiny, keras.layers.Dropout(0.1)])).name
-        'tiny'
-    """
+    """Find the Vision Transformer in a model: the model itself, or one nested in it at any depth."""
     models = [layer for layer in flat_layers(learner(model)) if isinstance(layer, keras.Model)]
     found = [m for m in models if any(isinstance(layer, _PARTS) for layer in m.layers)]
     texts = [m for m in found if len(_input_shape(m)) == 2]
@@ -89,14 +63,7 @@ def _input_shape(model: keras.Model) -> tuple[int | None, ...]:
 
 
 def has_vit(model: Any) -> bool:
-    """Return whether there is one Vision Transformer in a model.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
-        >>> has_vit(tiny), has_vit(keras.Sequential([keras.layers.Dense(2)]))
-        (True, False)
-    """
+    """Return whether there is one Vision Transformer in a model."""
     with contextlib.suppress(TypeError, ValueError):
         return bool(find_vit(model))
     return False
@@ -111,21 +78,11 @@ def blocks(model: keras.Model) -> list[keras.layers.Layer]:
         3
     """
     inside = flat_layers(checked(model))
-    return [layer for layer in inside if isinstance(layer, (layers.TransformerBlock, layers.MixerBlock))]
+    return [layer for layer in inside if isinstance(layer, (layers.TransformerBlock, MixerBlock))]
 
 
 def attention_blocks(model: keras.Model) -> list[layers.TransformerBlock]:
-    """Return the transformer blocks of a model in order.
-
-    Raises:
-        ValueError: There are none, as in an MLP-Mixer.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
-        >>> [block.name for block in attention_blocks(tiny)]
-        ['Transformer_encoderblock_0']
-    """
+    """Return the transformer blocks of a model in order."""
     found = [block for block in blocks(model) if isinstance(block, layers.TransformerBlock)]
     if not found:
         raise ValueError(f"The model {model.name!r} has no attention layer of vit_keras in it.")
@@ -133,16 +90,7 @@ def attention_blocks(model: keras.Model) -> list[layers.TransformerBlock]:
 
 
 def block_numbers(layers: Any, count: int) -> tuple[int, ...]:
-    """Return ascending block numbers from one or several numbers, negative ones counted from the end; `None` for all.
-
-    Raises:
-        ValueError: A block does not exist, or `layers` is empty.
-        TypeError: `layers` has values that are not integers.
-
-    Example:
-        >>> block_numbers([-1, 0], 12)
-        (0, 11)
-    """
+    """Return ascending block numbers; negative ones are counted from the end, and `None` is all."""
     if layers is None:
         return tuple(range(count))
     try:
@@ -166,26 +114,12 @@ def final_norm(vit: keras.Model) -> keras.layers.Layer | None:
 
 
 def has_attention(model: Any) -> bool:
-    """Return whether a model contains one Vision Transformer with attention, unlike an MLP-Mixer.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
-        >>> has_attention(tiny)
-        True
-    """
+    """Return whether a model contains one Vision Transformer with attention, unlike an MLP-Mixer."""
     return has_vit(model) and any(isinstance(block, layers.TransformerBlock) for block in blocks(find_vit(model)))
 
 
 def prefix_names(vit: keras.Model) -> tuple[str, ...]:
-    """Return the names of the tokens before the patches: `"cls"`, `"dist"`, `"reg0"` and so on.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
-        >>> prefix_names(tiny)
-        ('cls',)
-    """
+    """Return the names of the tokens before the patches: `"cls"`, `"dist"`, `"reg0"` and so on."""
     inside = flat_layers(checked(vit))
     single = ["dist" if "dist" in layer.name else "cls" for layer in inside if isinstance(layer, layers.ClassToken)]
     registers = sum(layer.count for layer in inside if isinstance(layer, layers.RegisterTokens))
@@ -193,22 +127,7 @@ def prefix_names(vit: keras.Model) -> tuple[str, ...]:
 
 
 def patch_grid(vit: keras.Model, image_size: tuple[int, int] | None = None) -> tuple[int, int]:
-    """Return the patches down and across in a Vision Transformer.
-
-    Args:
-        vit: The model.
-        image_size: Pixels of the images, `(height, width)`, for a model that takes any size.
-
-    Raises:
-        ValueError: The grid cannot be inferred: the model was cut out of another and its patches are not a square, or
-            it takes images of any size and `image_size` was not given.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
-        >>> patch_grid(tiny)
-        (2, 2)
-    """
+    """Return the patches down and across in a Vision Transformer."""
     config = getattr(checked(vit), "config", None)
     if config is not None and config.image_size is None:
         if image_size is None:
@@ -253,13 +172,7 @@ def patch_stride(vit: keras.Model, image_size: tuple[int, int] | None) -> tuple[
 
 
 def heads(vit: keras.Model) -> list[keras.layers.Dense]:
-    """Return the layers of a ViT that turn features into classes: one, DeiT's two, or none.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> [layer.name for layer in heads(vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10))]
-        ['head']
-    """
+    """Return the layers of a ViT that turn features into classes: one, DeiT's two, or none."""
     dense = [
         layer for layer in checked(vit).layers if isinstance(layer, keras.layers.Dense) and layer.name != "pre_logits"
     ]
@@ -267,47 +180,18 @@ def heads(vit: keras.Model) -> list[keras.layers.Dense]:
 
 
 def dense_layers(model: keras.Model) -> list[keras.layers.Dense]:
-    """Return all dense layers of a model, at any depth.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> model = vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)
-        >>> len(dense_layers(model))  # six in each block, and the head
-        13
-    """
+    """Return all dense layers of a model, at any depth."""
     return [layer for layer in flat_layers(checked(model)) if isinstance(layer, keras.layers.Dense)]
 
 
 def quantization(model: keras.Model) -> str | None:
-    """Return how the weights of a model are quantized, such as `"int8"` after `model.quantize("int8")`, or `None`.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> quantization(vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)) is None
-        True
-    """
+    """Return how the weights of a model are quantized, such as `"int8"` after `model.quantize("int8")`, or `None`."""
     modes = (getattr(layer, "quantization_mode", None) for layer in flat_layers(checked(model)))
     return " and ".join(sorted({mode for mode in modes if mode is not None})) or None
 
 
 def head_layers(model: keras.Model) -> list[keras.layers.Layer]:
-    """Return all layers that turn features into classes, including those that a user added around the ViT.
-
-    Args:
-        model: A Keras model.
-
-    Returns:
-        In a model with this package's Vision Transformer: its `pre_logits` and heads, and all layers outside of it. In
-        any other model: the layers outside of nested models or, if there are none, the last layer with weights.
-
-    Raises:
-        ValueError: The model has no head.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> [layer.name for layer in head_layers(vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=3))]
-        ['head']
-    """
+    """Return all layers that turn features into classes, including those that a user added around the ViT."""
     model = learner(model)
     try:
         backbone = {id(layer) for layer in find_vit(model).layers if layer.name not in HEAD}
@@ -331,14 +215,7 @@ def head_layers(model: keras.Model) -> list[keras.layers.Layer]:
 
 
 def leaves(model: keras.Model) -> list[keras.layers.Layer]:
-    """Return the layers of a model that are not models themselves, including those of nested models.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
-        >>> [layer.name for layer in leaves(keras.Sequential([tiny, keras.layers.Softmax(name="softmax")]))][-2:]
-        ['head', 'softmax']
-    """
+    """Return the layers of a model that are not models themselves, including those of nested models."""
     return [
         leaf
         for layer in checked(model).layers
@@ -347,22 +224,7 @@ def leaves(model: keras.Model) -> list[keras.layers.Layer]:
 
 
 def check_settings(vit: keras.Model) -> None:
-    """Check that the layers of a ViT agree with its `ViTConfig`, from which copies are made.
-
-    Activations of MLPs and epsilons of normalizations are compared; an activation that all MLPs have is the one of
-    `config`. A model without a `ViTConfig` is not checked.
-
-    Raises:
-        ValueError: A layer's activation or epsilon was changed after the model was built.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> tiny = vit.build_model(32, 16, 2, 16, 2, "tiny", 32, classes=2)
-        >>> blocks(tiny)[0].mlpblock.activation = "relu"
-        >>> check_settings(tiny)  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-        ValueError: The layer 'MlpBlock_3' of the model 'tiny' has activation='relu', its config mlp_activation=...
-    """
+    """Check that the layers of a ViT agree with its `ViTConfig`, from which copies are made."""
     vit = find_vit(vit)
     config = getattr(vit, "config", None)
     if config is None:  # of vit-keras 0.x, or a clone: the layers are all that says it
@@ -384,23 +246,7 @@ def check_settings(vit: keras.Model) -> None:
 
 
 def set_rates(vit: keras.Model, dropout: float | None = None, stochastic_depth: float | None = None) -> None:
-    """Change the rates of dropout and stochastic depth in the blocks of a model; compile it again afterwards.
-
-    Args:
-        vit: A Vision Transformer; see `find_vit`.
-        dropout: As in `ViTConfig`, but only in the blocks. `None`: unchanged.
-        stochastic_depth: As in `ViTConfig`, the rate of the last block. `None`: unchanged.
-
-    Raises:
-        ValueError: A rate is out of range, or cannot go with `remat`.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
-        >>> set_rates(tiny, dropout=0.1)
-        >>> tiny.config.dropout
-        0.1
-    """
+    """Change the rates of dropout and stochastic depth in the blocks of a model; compile it again afterwards."""
     given = {"dropout": dropout, "stochastic_depth": stochastic_depth}
     given = {field: rate for field, rate in given.items() if rate is not None}
     for field, rate in given.items():

@@ -11,6 +11,7 @@ import numpy as np
 
 from .. import layers
 from ..backend.keras_internals import flat_layers, kept, origin
+from ..layers.tokens import MeanToken, PatchMap
 from .outputs import outputs_of
 from .parts import blocks, checked, final_norm, find_vit, has_attention, learner, prefix_names
 
@@ -18,24 +19,13 @@ __all__ = ["pooling", "readout", "runs", "shows_attention"]
 
 
 def readout(model: keras.Model) -> list[slice]:
-    """Return the tokens of the last block that the output is computed from, as slices whose means are averaged.
-
-    Layers around the ViT count too: a map of the patches (`feature_maps`), or what makes one vector of the tokens, such
-    as `GlobalAveragePooling1D` or `tokens[:, 0]`. Without any such layer, it is the class token or, if there is none,
-    the patches.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
-        >>> readout(tiny)  # the class token
-        [slice(0, 1, None)]
-    """
+    """Return the tokens of the last block that the output is computed from, as slices whose means are averaged."""
     inside, prefix = flat_layers(checked(model)), prefix_names(model)
     single = [slice(layer.index, layer.index + 1) for layer in inside if isinstance(layer, layers.ExtractToken)]
-    maps = [layer for layer in inside if isinstance(layer, layers.PatchMap)]
+    maps = [layer for layer in inside if isinstance(layer, PatchMap)]
     if "cls" in prefix and any(layer.return_prefix for layer in maps):
         single.append(slice(0, 1))
-    patches = [layer for layer in inside if isinstance(layer, layers.MeanToken)] + maps[:1]
+    patches = [layer for layer in inside if isinstance(layer, MeanToken)] + maps[:1]
     means = [slice(layer.prefix_tokens, None) for layer in patches]
     found = single + means
     if not found and not any(isinstance(layer, layers.AttentionPooling) for layer in inside):
@@ -44,19 +34,7 @@ def readout(model: keras.Model) -> list[slice]:
 
 
 def pooling(model: keras.Model) -> keras.Model | None:
-    """Return the layers that make one vector of the tokens that a ViT returns, as a functional model.
-
-    Returns:
-        A model from tokens `(batch, tokens, width)` to the first `(batch, n)` behind them; of a ViT that is called
-        twice, as in a siamese model, behind one call. `None` if there is none, or the model has no graph.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> tokens = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2, pooling=None, include_top=False)
-        >>> around = keras.Sequential([tokens, keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(2)])
-        >>> pooling(tokens) is None, pooling(around).output_shape
-        (True, (None, 16))
-    """
+    """Return the layers that make one vector of the tokens that a ViT returns, as a functional model."""
     model = learner(model)
     vit = find_vit(model)
     last = vit if model is not vit else final_norm(vit) or blocks(vit)[-1]
@@ -66,17 +44,7 @@ def pooling(model: keras.Model) -> keras.Model | None:
 
 
 def runs(model: keras.Model) -> int:
-    """Return how many times a model runs its ViT for a batch of images: 2 if it is siamese.
-
-    Where that cannot be known, as of a subclass of `keras.Model`, it is 1.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
-        >>> image = keras.Input((32, 32, 3))
-        >>> runs(tiny), runs(keras.Model(image, tiny(image) - tiny(0.5 * image)))
-        (1, 2)
-    """
+    """Return how many times a model runs its ViT for a batch of images: 2 if it is siamese."""
     model = learner(model)
     vit, counted, seen = find_vit(model), 0, set()
     waiting: list[Any] = []
@@ -96,13 +64,7 @@ def runs(model: keras.Model) -> int:
 
 
 def shows_attention(model: keras.Model) -> bool:
-    """Return whether a model has attention to show for an image: one ViT, with attention, that runs once.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> shows_attention(vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2))
-        True
-    """
+    """Return whether a model has attention to show for an image: one ViT, with attention, that runs once."""
     return has_attention(model) and runs(model) == 1
 
 

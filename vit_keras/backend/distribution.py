@@ -123,11 +123,6 @@ class Sharded(keras.distribution.ModelParallel):
         return None
 
 
-def cpu() -> str:
-    """Return the name of the processor for `keras.device`: Keras 3.10 on JAX requires a number."""
-    return "cpu:0" if keras.backend.backend() == "jax" else "cpu"
-
-
 def _is_traced() -> bool:
     """Whether JAX is tracing: outside of a trace a batch that the devices do not divide cannot be placed."""
     return isinstance(keras.ops.zeros(()), sys.modules["jax"].core.Tracer)

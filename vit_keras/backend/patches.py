@@ -57,14 +57,6 @@ PATCHES = (
         "test_keras_still_cannot_broadcast_an_array_to_a_symbolic_size",
     ),
     Patch(
-        "keras.ops.arange",
-        "export.onnx.trace: ops.arange",
-        "one export to ONNX",
-        "ops.arange of Keras 3.10 does not look at its arguments: with a symbolic size it computes, and fails.",
-        "Keras 3.11 is the oldest: its ops.arange is symbolic where an argument is",
-        "none: only a Keras older than the installed one needs it",
-    ),
-    Patch(
         "backend of a preprocessing layer",
         "export.onnx.trace: object.__setattr__(layer, 'backend', _Operations())",
         "one export to ONNX",

@@ -30,17 +30,8 @@ _SUBMODULES = (
 _NAMES = {
     "Checkpoint": "checkpoint",
     "LoadReport": "loading",
-    "ModelWeights": "model_weights",
-    "Weights": "weights",
-    "adapt_channels": "loading",
     "available": "locate",
-    "complete": "architecture",
-    "fetch": "locate",
-    "fill": "loading",
-    "find": "locate",
-    "is_local": "locate",
     "load_weights": "loading",
-    "open_source": "loading",
     "save_weights": "writing",
 }
 

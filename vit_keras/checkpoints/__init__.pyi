@@ -16,17 +16,8 @@ from . import transformers_json as transformers_json
 from . import weights as weights
 from . import wording as wording
 from . import writing as writing
-from .architecture import complete as complete
 from .checkpoint import Checkpoint as Checkpoint
 from .loading import LoadReport as LoadReport
-from .loading import adapt_channels as adapt_channels
-from .loading import fill as fill
 from .loading import load_weights as load_weights
-from .loading import open_source as open_source
 from .locate import available as available
-from .locate import fetch as fetch
-from .locate import find as find
-from .locate import is_local as is_local
-from .model_weights import ModelWeights as ModelWeights
-from .weights import Weights as Weights
 from .writing import save_weights as save_weights

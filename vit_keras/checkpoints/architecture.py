@@ -174,24 +174,7 @@ def heads_of(binding: Binding, shape_of: Any) -> int | None:
 
 
 def complete(fields: Mapping[str, Any], family: Family, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Complete the known fields of a model with the caller's options and the defaults of its family.
-
-    Args:
-        fields: Fields of `ViTConfig` from `infer`, a `config.json` and the registry.
-        family: The family of the file, for the number of heads in published models of its width.
-        options: Fields that the caller passes; they override all others.
-
-    Returns:
-        Fields of a `ViTConfig`.
-
-    Raises:
-        ValueError: A field is missing that only the caller can know. The message lists its possible values.
-
-    Example:
-        >>> from vit_keras.checkpoints.families import family_named
-        >>> complete({"hidden_size": 192}, family_named("timm"))["num_heads"]
-        3
-    """
+    """Complete the known fields of a model with the caller's options and the defaults of its family."""
     hidden_size = fields["hidden_size"]
     of_heads = fields["dim_head"] * fields["num_heads"] if fields.get("dim_head") and fields.get("num_heads") else None
     fields = {**fields, **(options or {})}

@@ -42,7 +42,8 @@ def preset(text: str, image_size: int) -> Preprocessing:
     """Return the preprocessing that a text in the registry names."""
     # After an `@` comes a different crop: a share (`clip@0.95`), `clip@squash`, or the shortest side in pixels
     # (`torchvision@242`).
-    from ..preprocess import PRESETS, crop_fraction  # imports NumPy, which a list of names does not need
+    from ..preprocess import PRESETS  # imports NumPy, which a list of names does not need
+    from ..preprocess.json_formats import crop_fraction
 
     name, _, changes = text.partition("@")
     result = PRESETS[name].replace(image_size=image_size)

@@ -18,12 +18,9 @@ from .._internal.bounds import about
 from .._internal.validate import see
 from .._internal.warn import warn_caller
 from ..anatomy.outputs import pass_on_classes
-from ..positions import (
-    relative_position_rows,
-    resize_patch_kernel,
-    resize_position_embeddings,
-    resize_relative_position_bias,
-)
+from ..anatomy.parts import attention_blocks, find_vit, has_attention, patch_grid, prefix_names
+from ..positions import relative_position_rows, resize_position_embeddings, resize_relative_position_bias
+from ..resampling import resize_patch_kernel
 from . import saved_models
 from .checkpoint import Checkpoint
 from .families.rules import POSITIONS
@@ -136,7 +133,7 @@ def load_weights(
         >>> model = vit.vit_ti16(pretrained=False)
         >>> report = load_weights(model, "Ti_16.npz")  # doctest: +SKIP
     """
-    vit, options = anatomy.find_vit(model), {"family": family, "strict": strict, "key": key}
+    vit, options = find_vit(model), {"family": family, "strict": strict, "key": key}
     if not isinstance(weights, (Weights, ModelWeights)):
         channels = getattr(getattr(vit, "config", None), "channels", None)
         source = open_source(weights, channels=channels, **options)
@@ -161,21 +158,7 @@ def load_weights(
 def open_source(
     weights: str | os.PathLike[str] | Checkpoint, variant: str | None = None, **options: Any
 ) -> Weights | ModelWeights:
-    """Open the weights of a published checkpoint, a path or a URL.
-
-    Args:
-        weights: The name of the checkpoint or its `Checkpoint`, the path, or the URL.
-        variant: The name of a size (`"B_16"`), for names that several sizes share.
-        **options: `family`, `strict` and `key` of `Weights`.
-
-    Returns:
-        `ModelWeights` for a whole model saved by Keras, which is opened for its configuration; `Weights` for any other
-        file.
-
-    Example:
-        >>> open_source("vit_cifar10").family.name
-        'google'
-    """
+    """Open the weights of a published checkpoint, a path or a URL."""
     published = find(weights, variant)
     path = fetch(published or weights, variant)
     if saved_models.is_whole_model(path):
@@ -203,21 +186,7 @@ def fill(
     resize_patches: bool = False,
     verify: bool = False,
 ) -> LoadReport:
-    """Load open weights into a ViT, without a warning about other numerics.
-
-    Args:
-        vit: A ViT of this package.
-        source: The open weights (`open_source`).
-        include_head: As for `load_weights`; so are the others.
-        source_grid: Patches down and across of the position embeddings.
-        resize_patches: Whether to resample the patch embedding.
-        verify: Whether to read all arrays before the model is changed.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> fill(vit.vit_cifar10(pretrained=False), open_source("vit_cifar10")).loaded
-        107
-    """
+    """Load open weights into a ViT, without a warning about other numerics."""
     targets = canonical_variables(vit)
     _check_architecture(vit, source, targets, resize_patches)
     head = _head_names(source, targets, include_head)
@@ -334,7 +303,7 @@ def _check_architecture(
 ) -> None:
     """Compare architectures for differences that the shapes of fused kernels hide, or that a sentence says better."""
     file = source.architecture
-    num_heads = anatomy.attention_blocks(vit)[0].num_heads if anatomy.has_attention(vit) else file.get("num_heads")
+    num_heads = attention_blocks(vit)[0].num_heads if has_attention(vit) else file.get("num_heads")
     assumed = "num_heads" in source.assumptions.open  # then the model knows better
     patch_size, width = tuple(targets["embedding/kernel"].shape[:2]), targets["embedding/kernel"].shape[-1]
     differences = [
@@ -366,10 +335,10 @@ def _plan(name, source, vit, shape, source_grid, adapted) -> Callable[..., Any] 
     if name == POSITIONS:
         return _plan_positions(source, vit, shape, source_grid, adapted)
     if name.endswith("/relative_position_bias"):
-        old, new = source.grid(source_grid), anatomy.patch_grid(vit)
+        old, new = source.grid(source_grid), patch_grid(vit)
         if given == shape and old in (None, new):
             return lambda value: value
-        prefix = len(anatomy.prefix_names(vit))
+        prefix = len(prefix_names(vit))
         if old is None or given != (relative_position_rows(old, prefix), shape[1]):
             return None
         _report(adapted, f"relative positions resampled from {old[0]}×{old[1]} to {new[0]}×{new[1]}")
@@ -384,9 +353,7 @@ def _plan(name, source, vit, shape, source_grid, adapted) -> Callable[..., Any] 
 
 def _plan_positions(source, vit, shape, source_grid, adapted):
     given, config = source.shapes[POSITIONS], getattr(vit, "config", None)
-    new = (config.position_grid if config is not None and config.image_size is None else None) or anatomy.patch_grid(
-        vit
-    )
+    new = (config.position_grid if config is not None and config.image_size is None else None) or patch_grid(vit)
     prefix_tokens = shape[1] - math.prod(new)
     old = source.grid(source_grid) or (new if source.table is None else None)
     if given[2] != shape[2] or (old is not None and given[1] - math.prod(old) != prefix_tokens):
@@ -427,22 +394,7 @@ def _report(adapted: list[str], sentence: str) -> None:
 
 
 def adapt_channels(kernel: np.ndarray, channels: int) -> np.ndarray:
-    """Adapt a patch kernel to images with a different number of channels.
-
-    For one channel the kernels are summed, so that a gray image gives the same tokens as its RGB copy. More channels
-    repeat the old kernels in turn, scaled to keep the magnitude of the response.
-
-    Args:
-        kernel: `(patch height, patch width, old channels, hidden_size)`.
-        channels: New number of channels.
-
-    Returns:
-        `(patch height, patch width, channels, hidden_size)`
-
-    Example:
-        >>> adapt_channels(np.ones((16, 16, 3, 8)), 1).max().item()
-        3.0
-    """
+    """Adapt a patch kernel to images with a different number of channels."""
     old = kernel.shape[2]
     if channels == 1:
         return kernel.sum(axis=2, keepdims=True)

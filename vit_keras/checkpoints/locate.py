@@ -136,21 +136,7 @@ def _refusal(checkpoint: Checkpoint) -> str:
 
 
 def find(weights: str | os.PathLike[str] | Checkpoint, variant: str | None = None) -> Checkpoint | None:
-    """Return the published checkpoint with this name, or `None`.
-
-    Args:
-        weights: A full name (`"B_16/imagenet21k"`, `"timm/deit_tiny_patch16_224.fb_in1k"`), or with `variant` the
-            part after the slash; a path in Google's buckets (`"sam/ViT-B_16"`), the name of any AugReg file, or a
-            published URL. A `Checkpoint` is returned as it is. The path of an existing file is not a name, if it
-            ends as one of weights, is absolute, or begins with `.` or `~`.
-        variant: Google's name of the architecture.
-
-    Example:
-        >>> find("imagenet21k", "B_16").classes
-        21843
-        >>> find("imagenet21k", "B_16") == find("imagenet21k/ViT-B_16")
-        True
-    """
+    """Return the published checkpoint with this name, or `None`."""
     if isinstance(weights, Checkpoint):
         return weights
     weights = path_text(weights)
@@ -224,31 +210,7 @@ def fetch(
     timeout: float = 30.0,
     progress: bool = True,
 ) -> Path:
-    """Return the path of a weight file on this machine, downloading it if necessary.
-
-    A published checkpoint is searched for in the files and folders named by the environment variable
-    `VIT_KERAS_WEIGHTS` (several are separated as in `PATH`) and in folders inside these, in the cache, and in the
-    caches of vit-keras 0.x, Hugging Face and torch.hub. Only then is it downloaded.
-
-    Args:
-        weights: A published name (`"B_16/imagenet21k"`; with `variant` just `"imagenet21k"`), a `Checkpoint`, the
-            path of a file, or a URL.
-        variant: Google's name of the architecture.
-        timeout: Maximum time in seconds to wait for data from the server.
-        progress: Whether to draw a progress bar on standard error.
-
-    Returns:
-        The path of the file.
-
-    Raises:
-        FileNotFoundError: There is no file at the path or URL, or it is not here and `VIT_KERAS_OFFLINE` is set.
-        ConnectionError: The server could not be reached.
-        ValueError: The name is unknown or names a model that cannot be built, or the server sent a different file.
-
-    Example:
-        >>> fetch("vit_cifar10").name  # part of the package
-        'vit_cifar10.npz'
-    """
+    """Return the path of a weight file on this machine, downloading it if necessary."""
     checkpoint = find(weights, variant)
     if checkpoint is None:
         text = path_text(weights)
@@ -304,12 +266,7 @@ def _local_file(text: str, variant: str | None) -> Path:
 
 
 def is_local(checkpoint: Checkpoint) -> bool:
-    """Return whether `fetch` finds a published checkpoint on this machine.
-
-    Example:
-        >>> is_local(find("vit_cifar10"))
-        True
-    """
+    """Return whether `fetch` finds a published checkpoint on this machine."""
     return find_local(instance(checkpoint, Checkpoint, "checkpoint")) is not None
 
 

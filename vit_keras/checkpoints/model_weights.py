@@ -15,8 +15,20 @@ import numpy as np
 
 from .. import anatomy, layers
 from .._internal.warn import warn_caller
+from ..anatomy.inputs import own_preprocessing
+from ..anatomy.parts import (
+    attention_blocks,
+    check_settings,
+    dense_layers,
+    find_vit,
+    has_attention,
+    heads,
+    learner,
+    quantization,
+)
 from ..backend.keras_internals import full_kernel
 from ..config import ViTConfig
+from ..layers.tokens import MeanToken
 from ..preprocess import Preprocessing
 from . import grids
 from .assumptions import NOTHING
@@ -43,22 +55,7 @@ _PLAIN = re.compile(r"(embedding|Transformer/(posembed_input|encoderblock_\d+|en
 
 
 class ModelWeights(Mapping[str, Any]):
-    """The weights of a model under canonical names, with the attributes that `Weights` has for a file.
-
-    Args:
-        model: A ViT of this package or of vit-keras 0.x, or a model with one inside.
-        path: The file that the model was opened from, for messages.
-
-    Raises:
-        TypeError: `model` is not a Keras model.
-        ValueError: There is no ViT in the model, or its `ViTConfig` cannot be inferred; or a layer's
-            settings were changed after the model was built (`anatomy.check_settings`).
-
-    Example:
-        >>> from vit_keras import vit
-        >>> ModelWeights(vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)).shapes["cls"]
-        (1, 1, 64)
-    """
+    """The weights of a model under canonical names, with the attributes that `Weights` has for a file."""
 
     labels: Any
     task: Any
@@ -69,16 +66,16 @@ class ModelWeights(Mapping[str, Any]):
     family: Family = family_named("keras")
 
     def __init__(self, model: keras.Model, path: str | os.PathLike[str] | None = None):
-        vit = anatomy.find_vit(model)
+        vit = find_vit(model)
         self.path: str | Path = f"the model {vit.name!r}" if path is None else Path(path)
         self.variables: dict[str, Any] = canonical_variables(vit)
         self.shapes: dict[str, tuple[Any, ...]] = {
             name: tuple(variable.shape) for name, variable in self.variables.items()
         }
-        anatomy.check_settings(vit)
+        check_settings(vit)
         config = getattr(vit, "config", None) or _infer_plain_config(vit, self.shapes)
         self.architecture: dict[str, Any] = dataclasses.asdict(config)
-        self.preprocessing: Preprocessing = anatomy.own_preprocessing(vit)
+        self.preprocessing: Preprocessing = own_preprocessing(vit)
         self.task, self.labels = anatomy.task(vit), getattr(vit, "labels", None)  # which a model gets when it is asked
         self.origin: str | None = getattr(vit, "origin", None)
         self.published: None = None
@@ -87,9 +84,9 @@ class ModelWeights(Mapping[str, Any]):
         kept = {id(variable) for variable in self.variables.values()}
         for dense in (dense for kernel, dense in self._adapted.items() if kernel in kept):  # whose kernel holds them
             kept |= {id(dense.lora_kernel_a), id(dense.lora_kernel_b)}
-        around = (variable for variable in anatomy.learner(model).weights if id(variable) not in kept)
+        around = (variable for variable in learner(model).weights if id(variable) not in kept)
         self.ignored: tuple[str, ...] = tuple(getattr(variable, "path", variable.name) for variable in around)
-        self._nested = vit is not anatomy.learner(model)
+        self._nested = vit is not learner(model)
         self._own_grid = self._grid = config.position_grid or config.grid
         self.positions: int | None = math.prod(self._grid) if self._grid and grids.has_positions(self.shapes) else None
 
@@ -134,13 +131,13 @@ class ModelWeights(Mapping[str, Any]):
 
 def adapted_layers(vit: keras.Model) -> dict[int, keras.layers.Dense]:
     """Return the layers with a low-rank adapter by the identity of their kernel without it."""
-    return {id(full_kernel(dense)): dense for dense in anatomy.dense_layers(vit) if dense.lora_enabled}
+    return {id(full_kernel(dense)): dense for dense in dense_layers(vit) if dense.lora_enabled}
 
 
 def canonical_variables(vit: keras.Model) -> dict[str, Any]:
     """Return the variables of a ViT under their canonical names, without adapters."""
     # Layers that a user added after the ViT in the same model have no canonical name and are left out.
-    if (mode := anatomy.quantization(vit)) is not None:
+    if (mode := quantization(vit)) is not None:
         raise ValueError(
             f"The weights of the model {vit.name!r} are quantized ({mode}). They can be saved by model.save and "
             "model.save_weights, and nothing else: resize, convert or load weights before model.quantize."
@@ -160,15 +157,15 @@ def canonical_variables(vit: keras.Model) -> dict[str, Any]:
 def _infer_plain_config(vit: keras.Model, shapes: Mapping[str, tuple[int, ...]]) -> ViTConfig:
     """Infer the `ViTConfig` of a plain ViT that has none, from its layers: a model of vit-keras 0.x, or a clone."""
     plain = {"cls", "embedding/kernel", POSITIONS} <= set(shapes) and all(map(_PLAIN.match, shapes))
-    special = any(isinstance(layer, (layers.MeanToken, layers.RotaryPositions)) for layer in vit.layers)
-    if not plain or special or not anatomy.has_attention(vit):
+    special = any(isinstance(layer, (MeanToken, layers.RotaryPositions)) for layer in vit.layers)
+    if not plain or special or not has_attention(vit):
         raise ValueError(
             f"The model {vit.name!r} has no ViTConfig: it was cloned or cut out of another model. Pass that model."
         )
-    blocks = anatomy.attention_blocks(vit)
+    blocks = attention_blocks(vit)
     positions = next(layer for layer in vit.layers if isinstance(layer, layers.AddPositionEmbs))
     pooled = any(isinstance(layer, layers.ExtractToken) for layer in vit.layers)
-    head = next((layer for layer in anatomy.heads(vit) if layer.name == "head"), None)
+    head = next((layer for layer in heads(vit) if layer.name == "head"), None)
     top = {name: shapes[f"{name}/kernel"][1] for name in ("pre_logits", "head") if f"{name}/kernel" in shapes}
     patch_height, patch_width, channels, hidden_size = shapes["embedding/kernel"]
     image_size = tuple(vit.input_shape[1:3])

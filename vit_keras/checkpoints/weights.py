@@ -24,44 +24,7 @@ __all__ = ["Weights"]
 
 
 class Weights(Mapping[str, Any]):
-    """Weights in a file, read one by one under their canonical names.
-
-    Args:
-        path: A file of any format that `readers.open_weights` reads, or a folder as Hugging Face writes it.
-        family: Name of the family (`families.FAMILIES`). `None`: detected from the names in the file.
-        strict: Whether a name that the family does not know raises an error. Otherwise, `ignored` lists it.
-        key: Which of several state dicts in a PyTorch file (`"model_ema"`). `None`: the model's.
-        published: The registry's entry for the file. `None` looks it up by the name of the file, unless this package
-            wrote the file or it has a different number of classes.
-        channels: Channels of the patch embedding, used if neither the arrays nor the file's settings show them.
-
-    Attributes:
-        path: The file.
-        family: Its `Family`.
-        shapes: `{canonical name: shape}`.
-        architecture: The known fields of `ViTConfig`.
-        assumptions: Fields that are known only from similar models (`assumptions.Assumptions`).
-        image_size: `(height, width)` in pixels that the model was trained at, or `None` if unknown.
-        table: How the positions in the file are read (`grids.Table`), or `None` if it has none.
-        preprocessing: The preprocessing of its images.
-        labels: Names of its classes, or `None`.
-        task: The meaning of its outputs, one of `vit_keras.labels.TASKS`.
-        stated: Which of `"preprocessing"` and `"task"` the file, its neighbors or the registry state.
-        published: The registry's entry for the file, or `None`.
-        origin: Name of the published checkpoint that the weights are, or that training began with; or `None`.
-        key: The state dict that is read, if the file has several, or `None`.
-        raw_key: The state dict of the weights themselves, if their moving average was chosen by default.
-        ignored: Names in the file that are not weights of the model (a decoder, the state of an optimizer), and the
-            classes of Python objects that were left out.
-
-    Raises:
-        FileNotFoundError: The file does not exist.
-        ValueError: The file is damaged, ambiguous or quantized, or its family is unknown or not the given one.
-
-    Example:
-        >>> Weights("Ti_16.npz").architecture["num_layers"]  # doctest: +SKIP
-        12
-    """
+    """Weights in a file, read one by one under their canonical names."""
 
     key: str | None
     labels: Any

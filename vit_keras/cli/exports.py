@@ -11,7 +11,7 @@ from .._internal.atomic import check_not_read, check_writable
 from .._internal.plain_json import as_json
 from .._internal.validate import expanded
 from ..export import export as export_model
-from ..export import find_format
+from ..export.formats import find_format
 from ..export.timing import benchmark as time_files
 from .console import print_pairs, print_table
 from .loading import files_of, opened, paths_of, taken

@@ -12,6 +12,8 @@ from PIL import Image
 from .. import anatomy
 from .._internal.atomic import check_output, complete
 from .._internal.validate import expanded
+from ..anatomy.inputs import preprocessing_of
+from ..anatomy.outputs import why_not_classifier
 from ..checkpoints.checkpoint import megabytes
 from ..visualize.attention import all_maps, attention_map, check_arguments
 from ..visualize.explore import explorer
@@ -59,7 +61,7 @@ def attention(
     model = opened(**options)
     chosen: Any = target if target in (None, "predicted") else anatomy.find_class(model, target)
     if all_methods:
-        of_class = chosen is not None or not anatomy.why_not_classifier(model)
+        of_class = chosen is not None or not why_not_classifier(model)
     else:
         method = check_arguments(method, chosen, style or "overlay", {}).name
         of_class = method in OF_A_CLASS
@@ -70,7 +72,7 @@ def attention(
         lines, title = [printable(name)], Path(name).name
         of_image = chosen
         if of_class:
-            predictions = anatomy.predictions(model, model.predict(anatomy.preprocessing_of(model)(pixels), verbose=0))
+            predictions = anatomy.predictions(model, model.predict(preprocessing_of(model)(pixels), verbose=0))
             of_image = chosen if isinstance(chosen, int) else int(predictions[0].argmax())
             found = anatomy.top_predictions(model, predictions[0], None)
             shown = next(each for each in found if each["class"] == of_image)
@@ -151,10 +153,8 @@ def check_html(path: Path) -> None:
 
 
 def check_picture(path: Path, also: str = "") -> None:
-    """Raise `ValueError` if no image can be written with this suffix; `also` names others that would work.
-
-    Pillow registers some that it cannot write, such as .h5.
-    """
+    """Raise a ValueError if no image can be written with this suffix; `also` names others that would work."""
+    # Pillow registers some that it cannot write, such as .h5.
     try:
         Image.new("RGB", (1, 1)).save(io.BytesIO(), Image.registered_extensions().get(path.suffix.lower(), ""))
     except (KeyError, OSError, ValueError):

@@ -15,6 +15,7 @@ from .. import anatomy
 from .._internal.atomic import check_output, complete
 from .._internal.plain_json import as_json
 from .._internal.validate import expanded
+from ..anatomy.inputs import preprocessing_of
 from ..preprocess.images import read
 from ..text.matching import zero_shot_classifier
 from ..text.opening import open_image_text
@@ -128,7 +129,7 @@ def _scores(model: Any, files: Sequence[str], batch_size: int, errors: str) -> I
     found = run_over(
         batches,
         lambda images: anatomy.predictions(model, model.predict(images, batch_size=len(images), verbose=0)),
-        anatomy.preprocessing_of(model),
+        preprocessing_of(model),
         model=model,
         errors=errors,
         total=total,

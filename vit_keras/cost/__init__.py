@@ -5,7 +5,6 @@ multiplication with its addition counts as two. Memory is what PyTorch keeps; `t
 measurements, and `docs/cost.md` has the tables.
 """
 
-from .devices import STRATEGIES
-from .step import BYTES, OPTIMIZERS, SIZES, Cost, config_of, cost
+from .step import Cost, cost
 
-__all__ = ["BYTES", "OPTIMIZERS", "SIZES", "STRATEGIES", "Cost", "config_of", "cost"]
+__all__ = ["Cost", "cost"]

@@ -214,18 +214,7 @@ def with_prefix(number: float) -> str:
 
 
 def config_of(model: str | os.PathLike[str] | ViTConfig | keras.Model) -> ViTConfig:
-    """Return the configuration of a model, or of anything that names one. A published size needs no weights.
-
-    Raises:
-        ValueError: The model is unknown, contains no ViT of this package, or has no `ViTConfig`.
-
-    Warns:
-        UserWarning: A model has more than its config says; see `cost`.
-
-    Example:
-        >>> config_of("vit_h14").num_layers
-        32
-    """
+    """Return the configuration of a model, or of anything that names one. A published size needs no weights."""
     if isinstance(model, ViTConfig):
         return model
     if isinstance(model, (str, os.PathLike)):
@@ -241,7 +230,7 @@ def config_of(model: str | os.PathLike[str] | ViTConfig | keras.Model) -> ViTCon
         from ..opening import open_model  # this imports Keras
 
         model = open_model(model)
-    from ..anatomy import dense_layers, find_vit, learner, quantization
+    from ..anatomy.parts import dense_layers, find_vit, learner, quantization
 
     vit = find_vit(model)
     if getattr(vit, "config", None) is None:

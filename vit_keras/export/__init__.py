@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _NAMES = {"Report": "report", "benchmark": "timing"}
 
-__all__ = ["FORMATS", "Format", "export", "find_format", *_NAMES]
+__all__ = ["FORMATS", "Format", "export", *_NAMES]
 if not TYPE_CHECKING:
     __getattr__, __dir__ = attach(__name__, (), _NAMES)
 
@@ -88,10 +88,10 @@ def export(
     """
     import numpy as np
 
-    from .. import anatomy
     from .._internal.atomic import naming, put_together, workspace
     from .._internal.validate import expanded, path_text
     from ..anatomy.parts import learner
+    from ..anatomy.pooling import shows_attention
     from .images import check_images
     from .onnx.calibration import calibrated
     from .other_backend import write_in_its_backend
@@ -124,7 +124,7 @@ def export(
         )
     model = learner(model)
     if attention is None:
-        attention = kind.shows_attention and anatomy.shows_attention(model)
+        attention = kind.shows_attention and shows_attention(model)
     plan = Plan.of(
         model,
         preprocessing=preprocessing,

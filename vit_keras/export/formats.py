@@ -86,22 +86,7 @@ FORMATS["html"] = dataclasses.replace(
 
 
 def find_format(path: str | os.PathLike[str], format: str | None = None) -> str:
-    """Return the name of a format: the given one, or the one that the ending of a path implies.
-
-    Args:
-        path: Path of the exported model.
-        format: A name in `FORMATS`, or `None`.
-
-    Returns:
-        A name in `FORMATS`.
-
-    Raises:
-        ValueError: The format is unknown, or the ending is unknown or belongs to a different format.
-
-    Example:
-        >>> find_format("model.onnx"), find_format("folder")
-        ('onnx', 'saved_model')
-    """
+    """Return the name of a format: the given one, or the one that the ending of a path implies."""
     suffix = Path(path).suffix.lower()
     by_suffix = {each.suffix: name for name, each in FORMATS.items()}
     endings = ", ".join(f"{ending or 'a folder'} ({name})" for ending, name in by_suffix.items())

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from .. import anatomy
 from .._internal.validate import expanded, received
+from ..anatomy.inputs import batch_preprocessing_of, preprocessing_of
 from ..preprocess import Preprocessing
 from ..preprocess.images import decode, orientation, read
 from ..training.data.folder import images_in
@@ -24,11 +24,8 @@ __all__ = ["check_images", "image_files", "model_inputs", "resized_images", "unr
 def check_images(
     plan: Plan, images: Any, otherwise: str = "Pass check=True for drawn ones, or False to compare nothing."
 ) -> list[Any]:
-    """Return the images that the argument `check` or `calibration` selects.
-
-    `True` selects drawn ones, the same each time. Images of other than 1 or 3 channels are uint8 arrays. The error for
-    no images ends with `otherwise`.
-    """
+    """Return the images that the argument `check` or `calibration` selects: `True` selects drawn ones."""
+    # Images of other than 1 or 3 channels are uint8 arrays. The error for no images ends with `otherwise`.
     if images is True:
         return drawn(plan)
     if isinstance(images, (str, os.PathLike)):
@@ -65,7 +62,7 @@ def drawn(plan: Plan) -> list[np.ndarray]:
 
 def unresized(plan: Plan) -> tuple[int, int] | None:
     """Return the `(height, width)` of images that neither file nor model resizes; `None` where that is any size."""
-    return plan.image_size or anatomy.batch_preprocessing_of(plan.model).image_size
+    return plan.image_size or batch_preprocessing_of(plan.model).image_size
 
 
 def _draw(number: int, height: int, width: int, channels: int) -> np.ndarray:
@@ -84,7 +81,7 @@ def _draw(number: int, height: int, width: int, channels: int) -> np.ndarray:
 
 def model_inputs(plan: Plan, images: Sequence[Any], preprocessing: Preprocessing | None = None) -> list[np.ndarray]:
     """Return the model's input of each image, `(1, height, width, channels)`, made outside of any file."""
-    preprocessing = anatomy.preprocessing_of(plan.model) if preprocessing is None else preprocessing
+    preprocessing = preprocessing_of(plan.model) if preprocessing is None else preprocessing
     if plan.image_shape[3] == 3:
         return [preprocessing(image) for image in images]
     pixels = preprocessing.for_channels(1).replace(mean=0.0, std=1 / 255)  # each channel as a gray image
@@ -94,15 +91,13 @@ def model_inputs(plan: Plan, images: Sequence[Any], preprocessing: Preprocessing
 
 def resized_images(plan: Plan, images: Sequence[Any]) -> list[np.ndarray]:
     """Return each image in the size of the model, uint8: what a file that resizes nothing is given."""
-    raw = anatomy.preprocessing_of(plan.model).for_channels(plan.image_shape[3]).replace(mean=0.0, std=1 / 255)
+    raw = preprocessing_of(plan.model).for_channels(plan.image_shape[3]).replace(mean=0.0, std=1 / 255)
     return [np.rint(inputs).astype("uint8") for inputs in model_inputs(plan, images, raw)]
 
 
 def image_files(images: Sequence[Any]) -> list[tuple[bytes, np.ndarray]]:
-    """Return images as encoded files, and the pixels in them.
-
-    Files that TensorFlow reads as this package does are left as they are; all others become PNG and JPEG.
-    """
+    """Return images as encoded files, and the pixels in them."""
+    # Files that TensorFlow reads as this package does are left as they are; all others become PNG and JPEG.
     encoded: list[bytes] = []
     for image in images:
         if isinstance(image, (str, os.PathLike)) and os.path.isfile(image) and _is_read_alike(image):

@@ -18,6 +18,11 @@ from .. import __version__, anatomy, layers
 from .. import labels as known_labels
 from .._internal.tap import tap
 from .._internal.validate import positive_integer
+from ..anatomy import parts
+from ..anatomy.inputs import native_size, preprocessing_of
+from ..anatomy.outputs import NUMBERS, output_kind
+from ..anatomy.parts import find_vit, has_attention, prefix_names
+from ..anatomy.pooling import readout, runs
 from ..backend import compiled
 from ..backend.keras_internals import INPUT_DTYPE, flat_layers
 from ..checkpoints.describe import cached_as
@@ -80,8 +85,8 @@ class Plan:
         metadata: dict[str, Any] | None = None,
     ) -> Plan:
         """Return the plan of exporting a model, or raise `ValueError` for a model that cannot be exported."""
-        vit = anatomy.find_vit(model)
-        _, height, width, channels = anatomy.image_shape(model)
+        vit = find_vit(model)
+        _, height, width, channels = anatomy.inputs.image_shape(model)
         if channels is None:
             raise ValueError(
                 f"The model {model.name!r} takes images of any number of channels. Build it with a fixed one: "
@@ -95,10 +100,10 @@ class Plan:
             )
         _check(model)
         output = tuple(getattr(model, "output_shape", None) or ())
-        if anatomy.task(model) in anatomy.NUMBERS:
+        if anatomy.task(model) in NUMBERS:
             kind = "numbers" if len(output) == 2 else "outputs"  # of each place
         else:
-            kind = anatomy.output_kind(model) or "outputs"
+            kind = output_kind(model) or "outputs"
         count = output[-1] if len(output) == 2 and kind in ("logits", "probabilities", "numbers") else None
         classes = None if kind == "numbers" else count
         if batch_size is not None:
@@ -106,9 +111,9 @@ class Plan:
         if opset is not None and opset not in OPSETS:
             raise ValueError(f"opset must be an integer from {OPSETS[0]} to {OPSETS[-1]}. Received: {opset!r}")
         blocks = anatomy.blocks(vit)
-        if attention and not anatomy.has_attention(model):
+        if attention and not has_attention(model):
             raise ValueError(f"The model {model.name!r} has no attention to return. Pass attention=False.")
-        if attention and (times := anatomy.runs(model)) > 1:
+        if attention and (times := runs(model)) > 1:
             raise ValueError(
                 f"The model {model.name!r} runs its ViT {times} times, and attention=True returns the attention of one "
                 "run. Pass attention=False."
@@ -116,7 +121,7 @@ class Plan:
         return cls(
             model=model,
             input_shape=(batch_size, height, width, channels),
-            preprocessing=anatomy.preprocessing_of(model) if preprocessing else None,
+            preprocessing=preprocessing_of(model) if preprocessing else None,
             kind=kind,
             classes=classes,
             labels=_labels(model, labels, count),
@@ -146,7 +151,7 @@ class Plan:
     def fixed_size(self) -> tuple[int, int]:
         """The `(height, width)` of the images of a file that resizes none; `ValueError` if the model takes any."""
         if self.image_size is None:
-            whole = anatomy.find_vit(self.model) is self.model
+            whole = find_vit(self.model) is self.model
             how = "Export" if whole else "Build it around the ViT that is returned by"
             *others, last = (name for name, each in FORMATS.items() if each.resizes)
             raise ValueError(
@@ -179,8 +184,8 @@ class Plan:
 
     def outputs(self, inputs: Any) -> dict[str, Any]:
         """Run the model in float32, on tensors or in a trace, and return `{name: float32 tensor}` by `output_names`."""
-        vit, read = anatomy.find_vit(self.model), []
-        heads = anatomy.heads(vit)
+        vit, read = find_vit(self.model), []
+        heads = parts.heads(vit)
 
         def note(layer, name, tensor):
             if name == ("input" if heads else "output"):
@@ -213,16 +218,16 @@ class Plan:
 
     def patches(self) -> dict[str, Any]:
         """Return which tokens are patches, and which part of an image the ViT sees, as plain JSON."""
-        vit, last = anatomy.find_vit(self.model), self._last_resizing
-        size = anatomy.native_size(vit) if last is None else last.image_size
+        vit, last = find_vit(self.model), self._last_resizing
+        size = native_size(vit) if last is None else last.image_size
         return {
             "size": size,
             "crop": None if last is None else last.crop,
             "crop_mode": None if last is None else last.crop_mode,
             "resized": None if last is self.preprocessing else self.image_size,  # by the file, and again by the model
             "stride": anatomy.patch_stride(vit, size),
-            "prefix": len(anatomy.prefix_names(vit)),
-            "readout": [[part.start, part.stop] for part in anatomy.readout(self.model)],
+            "prefix": len(prefix_names(vit)),
+            "readout": [[part.start, part.stop] for part in readout(self.model)],
         }
 
     def metadata_json(self) -> dict[str, Any]:
@@ -248,7 +253,7 @@ class Plan:
 
     def _tokens(self) -> dict[str, Any]:
         """Return what tells how much memory an image of any size takes."""
-        config = getattr(anatomy.find_vit(self.model), "config", None)
+        config = getattr(find_vit(self.model), "config", None)
         if config is None or self.image_size is not None:
             return {}
         known = {"stride": list(config.stride), "heads": config.num_heads, "width": config.hidden_size}
@@ -282,19 +287,19 @@ def _check(model: keras.Model) -> None:
 def _labels(model: keras.Model, labels: Any, count: int | None) -> tuple[str, ...] | None:
     """Return the names of the classes, numbers or levels of a model with a `count` of outputs."""
     if labels is None:
-        return anatomy.output_names(model) if count else None
+        return anatomy.outputs.output_names(model) if count else None
     names = known_labels.names(labels)
     if names is None:
         raise ValueError(f"labels is a list of names, 'imagenet-1k' or 'cifar-10'. Received: {labels!r}")
     if len(names) != count and anatomy.task(model) != "ordinal":
-        what = "numbers" if anatomy.task(model) in anatomy.NUMBERS else "classes"
+        what = "numbers" if anatomy.task(model) in NUMBERS else "classes"
         raise ValueError(f"labels= has {len(names)} names, and the model {model.name!r} has {count or 'no'} {what}.")
     return tuple(map(str, names))
 
 
 def _metadata(model: keras.Model) -> dict[str, Any]:
     """Return metadata about a model's weights and the versions of the programs that export it."""
-    vit = anatomy.find_vit(model)
+    vit = find_vit(model)
     origin, report = getattr(vit, "origin", None), getattr(vit, "load_report", None)
     source = None if report is None else str(report.source)
     published = find(origin) if origin else source and cached_as(Path(source))

@@ -8,16 +8,14 @@ the same code runs on TensorFlow, JAX and PyTorch. Attributes, weights and sub-l
 vit-keras 0.x, whose weight files therefore load here.
 """
 
-from .._internal.tap import is_tapped, record_attention, tap  # isort: skip  (the others show what they compute to it)
-from .resnet import GroupNorm, ResidualUnit, StdConv2D, resnet_root  # isort: skip
-from .patches import PatchNormalization  # isort: skip
-from .tokens import ClassToken, ExtractToken, MeanToken, PatchDropout, PatchMap, RegisterTokens  # isort: skip
+from .._internal.tap import record_attention, tap  # isort: skip  (the others show what they compute to it)
+from .resnet import StdConv2D, resnet_root  # isort: skip
+from .tokens import ClassToken, ExtractToken, PatchDropout, RegisterTokens  # isort: skip
 from .positions import AddPositionEmbs, AddSinCosPositionEmbs  # isort: skip
-from .rotary import MixedRotaryPositions, RotaryPositions  # isort: skip
+from .rotary import RotaryPositions  # isort: skip
 from .attention import MultiHeadSelfAttention  # isort: skip
 from .mlp import LayerScale, MlpBlock  # isort: skip
 from .block import TransformerBlock  # isort: skip
-from .mixer import MixerBlock  # isort: skip
 from .pooling import AttentionPooling  # isort: skip
 
 __all__ = [
@@ -26,22 +24,14 @@ __all__ = [
     "AttentionPooling",
     "ClassToken",
     "ExtractToken",
-    "GroupNorm",
     "LayerScale",
-    "MeanToken",
-    "MixedRotaryPositions",
-    "MixerBlock",
     "MlpBlock",
     "MultiHeadSelfAttention",
     "PatchDropout",
-    "PatchMap",
-    "PatchNormalization",
     "RegisterTokens",
-    "ResidualUnit",
     "RotaryPositions",
     "StdConv2D",
     "TransformerBlock",
-    "is_tapped",
     "record_attention",
     "resnet_root",
     "tap",

@@ -159,8 +159,8 @@ class EncoderBlock(Composite):
         self.open_outer_models(around)
 
     def open_outer_models(self, around: Any) -> None:
-        """Take the names and tasks that a file stores: a list of dictionaries, or one as in earlier versions."""
-        for each in [around] if isinstance(around, dict) else around or ():
+        """Take the names and tasks that a file stores: a list of dictionaries."""
+        for each in around or ():
             if {"model", "labels", "task"} <= {*each}:
                 self.outer_models[each["model"]] = {"labels": [*each["labels"]], "task": each["task"]}
                 self.unclaimed.add(each["model"])

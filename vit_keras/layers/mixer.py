@@ -17,31 +17,7 @@ from .mlp import MlpBlock
 
 @register
 class MixerBlock(EncoderBlock):
-    """An MLP across the tokens of each channel, then one across the channels of each token (paper, equation 1).
-
-    Both come after a layer normalization and have a residual around them. The weights of the first belong to a fixed
-    number of tokens, so a Mixer has one image size.
-
-    Args:
-        tokens_mlp_dim: Hidden width of the MLP across tokens.
-        mlp_dim: Hidden width of the MLP across channels.
-        dropout: Rate of the dropouts in both MLPs, see `MlpBlock`.
-        activation: See `MlpBlock`.
-        epsilon: Added to the variance in the layer normalizations.
-
-    Input shape:
-        `(batch, tokens, hidden_size)`, with a fixed number of tokens.
-
-    Output shape:
-        Same as the input.
-
-    Raises:
-        ValueError: The number of tokens is not fixed, or differs from the one that the block was built for.
-
-    Example:
-        >>> tuple(MixerBlock(tokens_mlp_dim=16, mlp_dim=64)(np.zeros((1, 9, 32), "float32")).shape)
-        (1, 9, 32)
-    """
+    """An MLP across the tokens of each channel, then one across the channels of each token (paper, equation 1)."""
 
     def __init__(
         self,

@@ -38,22 +38,7 @@ class Conv2D(Direct, keras.layers.Conv2D):
 
 @register
 class PatchNormalization(keras.layers.Layer):
-    """Normalize the pixels of each patch, as vit-pytorch does before its patch embedding, and return an image.
-
-    Args:
-        patch_size: Pixels down and across.
-        epsilon: Added to the variance.
-
-    Input shape:
-        `(batch, height, width, channels)`
-
-    Output shape:
-        Same as the input, without incomplete patches at the right and the bottom.
-
-    Example:
-        >>> tuple(PatchNormalization((8, 8))(np.zeros((1, 16, 24, 3), "float32")).shape)
-        (1, 16, 24, 3)
-    """
+    """Normalize the pixels of each patch, as vit-pytorch does before its patch embedding, and return an image."""
 
     def __init__(self, patch_size: Any, epsilon: float = 1e-5, **kwargs: Any):
         super().__init__(**kwargs)

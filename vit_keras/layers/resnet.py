@@ -84,30 +84,7 @@ class StdConv2D(keras.layers.Conv2D):
 
 @register
 class GroupNorm(keras.layers.GroupNormalization):
-    """Group normalization of feature maps, over height, width and the channels of a group, in float32 at least.
-
-    It rounds less than Keras' own layer, because it takes the mean of the rows first and then of the image. TensorFlow
-    and PyTorch add up the values of a group one by one. For the 25,088 values after the first convolution, the error
-    of the variance is then 7e-6 instead of 1e-7, and the error of an R50's output three times as large.
-
-    Args:
-        groups: Number of groups, which divides the number of channels.
-        epsilon: Added to the variance.
-        **kwargs: See `keras.layers.GroupNormalization`; the channels are the last axis.
-
-    Input shape:
-        `(batch, height, width, channels)`
-
-    Output shape:
-        Same as the input.
-
-    Raises:
-        ValueError: `axis` is not the last one.
-
-    Example:
-        >>> tuple(GroupNorm()(np.zeros((1, 7, 7, 64), "float32")).shape)
-        (1, 7, 7, 64)
-    """
+    """Group normalization of feature maps, over height, width and the channels of a group, in float32 at least."""
 
     def __init__(self, groups: int = 32, epsilon: float = 1e-6, **kwargs: Any):
         super().__init__(groups, epsilon=epsilon, **kwargs)
@@ -131,30 +108,7 @@ class GroupNorm(keras.layers.GroupNormalization):
 
 @register
 class ResidualUnit(keras.layers.Layer):
-    """A bottleneck with a residual: 1x1, 3x3 and 1x1 convolutions, each with a normalization, and a ReLU after the sum.
-
-    The input is projected if its channels or its size differ from the output's.
-
-    Args:
-        filters: Channels inside; the output has four times as many. A multiple of 32, the number of groups of the
-            normalization.
-        strides: Step of the 3x3 convolution and of the projection.
-        numerics: See `StdConv2D`. It sets the epsilon of the group normalization as well: 1e-6 for `"google"`, 1e-5 for
-            `"timm"`.
-
-    Input shape:
-        `(batch, height, width, channels)`
-
-    Output shape:
-        `(batch, ceil(height / strides), ceil(width / strides), 4 * filters)`
-
-    Raises:
-        ValueError: Unknown `numerics`, `filters` that 32 does not divide, or an input that is not a feature map.
-
-    Example:
-        >>> tuple(ResidualUnit(32, strides=2)(np.zeros((1, 15, 16, 64), "float32")).shape)
-        (1, 8, 8, 128)
-    """
+    """A bottleneck with a residual: 1x1, 3x3 and 1x1 convolutions, each normalized, and a ReLU after the sum."""
 
     def __init__(self, filters: int, strides: Any = 1, numerics: str = "google", **kwargs: Any):
         super().__init__(**kwargs)

@@ -74,29 +74,7 @@ class RotaryPositions(keras.layers.Layer):
 
 @register
 class MixedRotaryPositions(keras.layers.Layer):
-    """Rotary positions with learned directions and frequencies for each block and head.
-
-    Paper: RoPE-Mixed (arXiv 2403.13298, section 3.2).
-
-    Args:
-        num_layers: Number of blocks.
-        num_heads: Attention heads of a block.
-        dim_head: Width of a head.
-        theta: Base of the initial periods; the initial directions are random.
-        seed: Integer for reproducible directions, or `None`.
-
-    Input shape:
-        As for `RotaryPositions`.
-
-    Output shape:
-        A list of `(2, num_heads, down * across, dim_head)`, one for each `TransformerBlock`'s `rope=`; or of `(2,
-        batch, num_heads, tokens, dim_head)`.
-
-    Example:
-        >>> rope = MixedRotaryPositions(num_layers=3, num_heads=2, dim_head=8)(np.zeros((1, 4, 6, 8), "float32"))
-        >>> len(rope), tuple(rope[0].shape)
-        (3, (2, 2, 24, 8))
-    """
+    """Rotary positions with learned directions and frequencies for each block and head."""
 
     def __init__(
         self,

@@ -181,28 +181,7 @@ class ExtractToken(Direct, keras.layers.Layer):
 
 @register
 class PatchMap(keras.layers.Layer):
-    """Arrange the tokens of the patches as the image that they were cut from.
-
-    Args:
-        prefix_tokens: Tokens before the patches.
-        grid: Patches down and across; `None` for images of any size.
-        return_prefix: Whether to also return the tokens before the patches.
-
-    Call arguments:
-        inputs: Tokens.
-        patches: The feature map of the tokens, `(batch, down, across, ...)`. Required without a `grid`.
-
-    Input shape:
-        `(batch, tokens, hidden_size)`
-
-    Output shape:
-        `(batch, down, across, hidden_size)`; with `return_prefix` a tuple of this and `(batch, prefix_tokens,
-        hidden_size)`.
-
-    Example:
-        >>> tuple(PatchMap(prefix_tokens=1, grid=(14, 14))(np.zeros((2, 197, 768), "float32")).shape)
-        (2, 14, 14, 768)
-    """
+    """Arrange the tokens of the patches as the image that they were cut from."""
 
     def __init__(self, prefix_tokens: int = 0, grid: Any = None, return_prefix: bool = False, **kwargs: Any):
         super().__init__(**kwargs)
@@ -230,25 +209,7 @@ class PatchMap(keras.layers.Layer):
 
 @register
 class MeanToken(Direct, keras.layers.Layer):
-    """Return the mean of a sequence of tokens, without those before the patches.
-
-    Args:
-        prefix_tokens: Tokens before the patches, which are left out.
-
-    Call arguments:
-        inputs: Tokens.
-        sizes: Number of patches in each token, `(batch, tokens, 1)`, if blocks merged tokens; weights the mean.
-
-    Input shape:
-        `(batch, tokens, hidden_size)`
-
-    Output shape:
-        `(batch, hidden_size)`
-
-    Example:
-        >>> tuple(MeanToken(prefix_tokens=1)(np.zeros((2, 197, 768), "float32")).shape)
-        (2, 768)
-    """
+    """Return the mean of a sequence of tokens, without those before the patches."""
 
     _reads_training = False
 

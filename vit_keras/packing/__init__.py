@@ -17,8 +17,6 @@ _NAMES = {
     "PackedBatches": "model",
     "PackedTransformer": "model",
     "Packing": "arranging",
-    "arrange": "arranging",
-    "fitting_size": "arranging",
     "pack": "model",
 }
 

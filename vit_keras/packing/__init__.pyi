@@ -2,8 +2,6 @@
 from . import arranging as arranging
 from . import model as model
 from .arranging import Packing as Packing
-from .arranging import arrange as arrange
-from .arranging import fitting_size as fitting_size
 from .model import PackedBatches as PackedBatches
 from .model import PackedTransformer as PackedTransformer
 from .model import pack as pack

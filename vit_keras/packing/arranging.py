@@ -112,30 +112,7 @@ def arrange(
     *,
     largest_first: bool = True,
 ) -> Packing:
-    """Pack images of any sizes into sequences: the largest first, each into the first sequence with room for it.
-
-    Args:
-        images: Arrays `(height, width, channels)`, as the model takes them.
-        config: The model's configuration.
-        tokens: Length of a sequence.
-        slots: Most images in one.
-        rows: Round the number of sequences up to a multiple of this by adding empty ones.
-        largest_first: Whether to begin with the largest images, which usually takes the fewest sequences. Otherwise,
-            images are placed in their order.
-
-    Returns:
-        A `Packing`.
-
-    Raises:
-        ValueError: There are no images; or one has another shape, is smaller than a patch, or has more tokens than a
-            sequence.
-
-    Example:
-        >>> images = [np.zeros(size, "float32") for size in ((32, 32, 3), (16, 48, 3), (64, 64, 3))]
-        >>> packing = arrange(images, ViTConfig(), tokens=32, slots=4)
-        >>> packing.slots.tolist(), packing.grids
-        ([[0, 1], [0, 2], [0, 0]], ((2, 2), (1, 3), (4, 4)))
-    """
+    """Pack images of any sizes into sequences: the largest first, each into the first sequence with room for it."""
     grids, counts = grids_and_tokens(images, config, tokens)
     order = sorted(range(len(counts)), key=lambda image: -counts[image] if largest_first else image)
     places = _first_fit(counts, tokens, slots, order)
@@ -169,22 +146,7 @@ def grids_and_tokens(images: Sequence[Any], config: ViTConfig, tokens: int) -> t
 
 
 def fitting_size(size: tuple[int, int], patch: tuple[int, int], patches: int) -> tuple[int, int]:
-    """Return the largest size for an image with the same aspect ratio and a maximum number of patches.
-
-    Each side is rounded up to whole patches, as for SigLIP 2's NaFlex models.
-
-    Args:
-        size: `(height, width)` of the image.
-        patch: `(height, width)` of a patch.
-        patches: Maximum number of patches of the result.
-
-    Raises:
-        ValueError: `patches` is less than 1.
-
-    Example:
-        >>> fitting_size((480, 640), (16, 16), 256)
-        (224, 288)
-    """
+    """Return the largest size for an image with the same aspect ratio and a maximum number of patches."""
     if patches < 1:
         raise ValueError(f"patches must be at least 1. Received: {patches}")
 

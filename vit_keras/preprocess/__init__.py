@@ -21,7 +21,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,29 +30,13 @@ from .._internal.imports import attach
 from .._internal.validate import as_array, check_fields, is_number, positive_integer, size_pair
 from ..resampling import PICTURES, picture_filter
 from .images import check_readable, read, resize_in_steps
-from .json_formats import IMAGENET_MEAN, IMAGENET_STD, crop_fraction, hugging_face_fields, timm_fields
-from .pixels import gray_levels, in_tensorflow_graph, is_plausible_range, preprocess_inputs, rescaled, to_uint8
+from .json_formats import IMAGENET_MEAN, IMAGENET_STD, hugging_face_fields, timm_fields
+from .pixels import gray_levels, in_tensorflow_graph, is_plausible_range, rescaled, to_uint8
 
 if TYPE_CHECKING:
     from .layer import Preprocess
 
-__all__ = [
-    "BEIT",
-    "CLIP",
-    "CLIP_MEAN",
-    "CLIP_STD",
-    "GOOGLE",
-    "IMAGENET",
-    "IMAGENET_MEAN",
-    "IMAGENET_STD",
-    "INTERPOLATIONS",
-    "PRESETS",
-    "SIGLIP",
-    "Preprocess",
-    "Preprocessing",
-    "crop_fraction",
-    "preprocess_inputs",
-]
+__all__ = ["GOOGLE", "IMAGENET", "PRESETS", "Preprocess", "Preprocessing"]
 
 INTERPOLATIONS = PICTURES
 """How images can be resized; see `vit_keras.resampling`."""
@@ -232,9 +216,6 @@ class Preprocessing:
         _check_channels(inputs.shape, self.channels)
         scale, offset = self._affine()
         return np.clip(np.rint((inputs - offset) / scale), 0, 255).astype("uint8")
-
-    normalise: ClassVar[Callable[..., np.ndarray]] = normalize  # their British names
-    denormalise: ClassVar[Callable[..., np.ndarray]] = denormalize
 
     def _affine(self) -> tuple[np.ndarray, np.ndarray]:
         """Return scale and offset, float64: `normalize` is `pixels * scale + offset`."""

@@ -196,9 +196,6 @@ def resize_in_steps(image: np.ndarray, size: tuple[int, int], interpolation: str
     return resize_image(image, size, interpolation)
 
 
-resize = resize_image  # its name until there was `vit_keras.resize`, for models
-
-
 def check_readable(channels: int) -> None:
     """Raise a TypeError if images cannot be read with a number of channels: only with 1 or 3."""
     if channels not in (1, 3):

@@ -78,12 +78,7 @@ def _hugging_face_size(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def crop_fraction(size: int, edge: int) -> float:
-    """Return the `crop` of a `Preprocessing` that resizes to `edge` and cuts out `size`.
-
-    Example:
-        >>> crop_fraction(224, 256)
-        0.875
-    """
+    """Return the `crop` of a `Preprocessing` that resizes to `edge` and cuts out `size`."""
     crop = positive_integer(size, "size") / positive_integer(edge, "edge")
     return math.nextafter(crop, 0) if math.floor(size / crop) < edge else crop
 

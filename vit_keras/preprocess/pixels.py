@@ -10,33 +10,14 @@ import numpy as np
 from .._internal.validate import numbers, one_of
 from .._internal.warn import warn_caller
 
-__all__ = ["check_pixels", "gray", "gray_levels", "grey", "pixel_range", "preprocess_inputs", "to_pixels", "to_uint8"]
+__all__ = ["check_pixels", "gray", "gray_levels", "pixel_range", "preprocess_inputs", "to_pixels", "to_uint8"]
 
 _AT_ONCE = 1 << 20  # values that are in float64 at one time
 _LIMITS = {"[-1, 1]": (-1.0, 1.0), "[0, 1]": (0.0, 1.0), "[0, 255]": (0.0, 255.0)}
 
 
 def to_pixels(image: np.ndarray) -> np.ndarray:
-    """Convert an image to pixels in [0, 255]. Its range is inferred from its dtype and values.
-
-    Args:
-        image: 8-bit or 16-bit unsigned integers; wider integers (8-bit values if none is over 255, else 16-bit);
-            booleans; or floats in [-1, 1] (if any is negative), [0, 1] or [0, 255]. Any shape.
-
-    Returns:
-        float64 of the same shape.
-
-    Raises:
-        ValueError: Values are not finite.
-        TypeError: The dtype is not numeric.
-
-    Warns:
-        UserWarning: Floats are not in [-1, 1], the range of the models. Their range is inferred instead.
-
-    Example:
-        >>> to_pixels(np.array([-1.0, 0.0, 1.0]))
-        array([  0. , 127.5, 255. ])
-    """
+    """Convert an image to pixels in [0, 255]. Its range is inferred from its dtype and values."""
     image = numbers(image, "image")
     return _conversion(image)(image)
 
@@ -81,12 +62,7 @@ def _conversion(image: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def pixel_range(images: np.ndarray) -> str:
-    """Infer the range of pixels: `"[-1, 1]"`, `"[0, 1]"` or `"[0, 255]"`.
-
-    Example:
-        >>> pixel_range(np.array([0.0, 0.7]))
-        '[0, 1]'
-    """
+    """Infer the range of pixels: `"[-1, 1]"`, `"[0, 1]"` or `"[0, 255]"`."""
     images = numbers(images, "images")
     low, high = (float(images.min()), float(images.max())) if images.size else (0.0, 0.0)
     if high > 2 or np.issubdtype(images.dtype, np.integer):  # resampling may overshoot 1 a little
@@ -95,27 +71,7 @@ def pixel_range(images: np.ndarray) -> str:
 
 
 def check_pixels(images: Any, expected: str = "[-1, 1]") -> bool:
-    """Warn if the pixels of images are not in the range that the model expects.
-
-    This is the most common reason why a ViT does not learn. Call it on a batch before `fit` or `predict`.
-
-    Args:
-        images: A batch of images, as it goes into the model.
-        expected: The range that the model was trained with, as `pixel_range` names it.
-
-    Returns:
-        Whether the range is as expected; `True` if there are no pixels.
-
-    Raises:
-        ValueError: `expected` is not a range.
-
-    Warns:
-        UserWarning: The range is not as expected. The warning says what to do.
-
-    Example:
-        >>> check_pixels(np.array([-1.0, 1.0], "float32"))
-        True
-    """
+    """Warn if the pixels of images are not in the range that the model expects."""
     limits = _LIMITS[one_of(expected, "expected", tuple(_LIMITS))]
     array = numbers(images, "images")
     if not array.size:
@@ -195,6 +151,3 @@ def gray(image: np.ndarray) -> np.ndarray:
 def gray_levels(image: np.ndarray) -> np.ndarray:
     """Return the luminance of an RGB image in whole gray levels; a half goes up, on every backend."""
     return np.rint(gray(image) + 2.5e-4)
-
-
-grey = gray

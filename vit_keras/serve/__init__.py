@@ -152,11 +152,12 @@ def _exported(model: Any) -> Iterator[Path]:
         if path.suffix.lower() in (".onnx", ".xml") or (path / "saved_model.pb").exists():
             yield path
             return
-    from .. import anatomy, export
+    from .. import export
+    from ..anatomy.pooling import shows_attention
     from ..opening import as_model
 
     opened = as_model(model)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        export(opened, path, attention=anatomy.shows_attention(opened), check=False)
+        export(opened, path, attention=shows_attention(opened), check=False)
         yield path

@@ -83,7 +83,7 @@ class App:
         self.pending += 1
         try:
             answers = await asyncio.wait_for(self._answers(request, top, bool(attention)), self.limits.timeout)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             message = f"The request was not sent and computed in {self.limits.timeout} seconds. Try again."
             raise Refused(503, message) from None
         finally:

@@ -16,10 +16,8 @@ from .matching import top_k as top_k
 from .matching import zero_shot as zero_shot
 from .matching import zero_shot_classifier as zero_shot_classifier
 from .model import ImageText as ImageText
-from .model import contrastive_loss as contrastive_loss
 from .opening import open_image_text as open_image_text
 from .opening import open_text as open_text
-from .reading import TextWeights as TextWeights
 from .tokenizer import Tokenizer as Tokenizer
 from .tower import TextTransformer as TextTransformer
 from .tower import build_text as build_text

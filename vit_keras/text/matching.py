@@ -8,8 +8,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from .. import anatomy
 from .._internal.validate import as_array, positive_integer
+from ..anatomy.inputs import batch_preprocessing_of, own_preprocessing
+from ..anatomy.outputs import output_kind
+from ..anatomy.parts import find_vit, has_vit
 from ..model import VisionTransformer
 from .config import TextConfig
 from .model import ImageText
@@ -47,7 +49,7 @@ def encode_images(model: ImageText, images: Any, batch_size: int = 32) -> np.nda
     positive_integer(batch_size, "batch_size")
     tower = _towers(model).image
     own = getattr(tower, "preprocess", None)  # of somebody's tower without a Vision Transformer of this package
-    prepare = own if own and not anatomy.has_vit(tower) else anatomy.batch_preprocessing_of(tower)
+    prepare = own if own and not has_vit(tower) else batch_preprocessing_of(tower)
     inputs = prepare(images)
     return _unit(model.image.predict(inputs, batch_size=batch_size, verbose=0))
 
@@ -257,7 +259,7 @@ def zero_shot_classifier(
     classifier = VisionTransformer(inputs, head(unit), name=name)
     head.set_weights([scale * features.T, np.full(len(classes), bias, "float32")])
     classifier.labels = tuple(classes)
-    if model.loss_kind == "sigmoid" and anatomy.output_kind(classifier) == "logits":
+    if model.loss_kind == "sigmoid" and output_kind(classifier) == "logits":
         classifier.task = "multi"
-    classifier.preprocessing = anatomy.own_preprocessing(anatomy.find_vit(model.image))
+    classifier.preprocessing = own_preprocessing(find_vit(model.image))
     return classifier

@@ -136,22 +136,7 @@ class ImageText(CheckedModel):
 
 
 def contrastive_loss(logits: Any, kind: str = "softmax") -> Any:
-    """Return the loss of a batch in which image n matches text n.
-
-    Args:
-        logits: `(n, n)`, images down and texts across.
-        kind: `"softmax"` (arXiv 2103.00020, figure 3) or `"sigmoid"` (arXiv 2303.15343, algorithm 1).
-
-    Returns:
-        A scalar.
-
-    Raises:
-        ValueError: The kind is unknown.
-
-    Example:
-        >>> round(float(contrastive_loss(np.zeros((2, 2), "float32"))), 4)
-        0.6931
-    """
+    """Return the loss of a batch in which image n matches text n."""
     one_of(kind, "kind", LOSSES)
     if len(getattr(logits, "shape", ())) != 2:
         numbers(logits, "logits", axes=2)

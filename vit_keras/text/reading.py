@@ -41,31 +41,7 @@ _MORE = ("max_position_embeddings", "projection_size", "projection_dim", "text_c
 
 
 class TextWeights(Mapping[str, Any]):
-    """The arrays of the text tower in a file, under canonical names.
-
-    Args:
-        weights: A published name, the path of a file or of a folder from Hugging Face, or a URL.
-        strict: Whether a name that the family does not know raises an error. Otherwise, `ignored` lists it.
-        key: Which of several state dicts in a PyTorch file.
-        **fields: Fields of `TextConfig` to add or change.
-
-    Attributes:
-        path: The file.
-        family: Its family (`checkpoints.families.text.TEXT_FAMILIES`).
-        shapes: `{canonical name: shape}`.
-        config: The `TextConfig`.
-        text_cfg: The `text_cfg` of a file of open_clip or OpenAI, empty if unknown; `None` for other files.
-        ignored: Names in the file that belong to the image tower or are not needed.
-
-    Raises:
-        FileNotFoundError: The file does not exist.
-        ValueError: The file is damaged, has no text tower of a known family, or lacks a field that must be passed.
-
-    Example:
-        >>> TextWeights("no_such_name")  # doctest: +IGNORE_EXCEPTION_DETAIL
-        Traceback (most recent call last):
-        ValueError: ...
-    """
+    """The arrays of the text tower in a file, under canonical names."""
 
     def __init__(self, weights: str | os.PathLike[str], *, strict: bool = True, key: str | None = None, **fields: Any):
         path = os.path.expanduser(fetch(weights))

@@ -12,6 +12,8 @@ import numpy as np
 from .. import anatomy
 from .._internal.atomic import check_writable, complete
 from .._internal.validate import expanded, is_number
+from ..anatomy.outputs import output_names
+from ..anatomy.parts import find_vit, has_vit, quantization
 from ..opening import open_model
 
 __all__ = ["average"]
@@ -66,7 +68,7 @@ def average(
         model, name = _opened(given, number)
         _check(model, name)
         facts = _facts(model)
-        origins.add(getattr(anatomy.find_vit(model), "origin", None) if anatomy.has_vit(model) else None)
+        origins.add(getattr(find_vit(model), "origin", None) if has_vit(model) else None)
         if number == 0:
             result, first, begin = type(model).from_config(model.get_config()), facts, name
             totals = [np.zeros(weight.shape) for weight in model.weights]
@@ -79,7 +81,7 @@ def average(
             total += share * keras.ops.convert_to_numpy(weight).astype("float64")
         del model  # before the next one is opened
     if len(origins) > 1:
-        anatomy.find_vit(result).origin = None
+        find_vit(result).origin = None
     for weight, total in zip(result.weights, totals):
         weight.assign(total if "float" in keras.backend.standardize_dtype(weight.dtype) else np.rint(total))
     if target is not None:
@@ -113,9 +115,9 @@ def _opened(given: Any, number: int) -> tuple[keras.Model, str]:
 
 def _facts(model: keras.Model) -> dict[str, Any]:
     """Return the facts that must agree in all models, by their names for errors."""
-    facts = {"task": anatomy.task(model), "names of the classes": anatomy.output_names(model)}
-    if anatomy.has_vit(model):
-        settings = getattr(anatomy.find_vit(model), "settings", dict)()
+    facts = {"task": anatomy.task(model), "names of the classes": output_names(model)}
+    if has_vit(model):
+        settings = getattr(find_vit(model), "settings", dict)()
         facts["preprocessing"] = settings.get("preprocessing")
         facts |= {name: value for name, value in (settings.get("config") or {}).items() if name not in _FREE}
     return {**facts, "shapes of weights": [tuple(weight.shape) for weight in model.weights]}
@@ -123,7 +125,7 @@ def _facts(model: keras.Model) -> dict[str, Any]:
 
 def _check(model: keras.Model, name: str) -> None:
     """Raise a `ValueError` if an average with these weights would not be a model."""
-    mode = anatomy.quantization(model)
+    mode = quantization(model)
     if mode is not None:
         raise ValueError(f"{name} has {mode} weights, which cannot be averaged. Average the models, then quantize.")
     for weight in model.weights:

@@ -10,37 +10,15 @@ import numpy as np
 from .. import anatomy
 from .._internal.validate import as_array, received, see
 from .._internal.warn import warn_caller
-from ..anatomy import dense_layers, find_vit, input_range, preprocessing_of
-from ..anatomy.inputs import check_batch
+from ..anatomy.inputs import check_batch, input_range, preprocessing_of
+from ..anatomy.parts import dense_layers, find_vit
 from ..preprocess.pixels import is_plausible_range
 
 __all__ = ["check", "class_weights"]
 
 
 def check(model: keras.Model, data: Any, *, loss: Any = None) -> None:
-    """Check the first batch of a dataset for common mistakes that keep a ViT from learning.
-
-    A generator, or any other iterator that runs once, is not read, because its first batch would be lost. Check a
-    batch of it, `(x, y)`, instead.
-
-    Args:
-        model: The model to train.
-        data: The dataset for `fit`: an `ImageFolder` or other `PyDataset`, `tf.data`, Grain, a torch `DataLoader`, or
-            arrays `(x, y)`.
-        loss: The loss to train with, or its name. Labels are checked as classes if it is a cross-entropy or `None`.
-
-    Raises:
-        ValueError: The labels do not fit the model's outputs or the loss, pixels are not finite, or `data` is a list.
-
-    Warns:
-        UserWarning: The pixels that reach the ViT are not in the range that it was trained with; the first batch has a
-            single class; one class has over ten times the images of another; or the data could not be checked.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
-        >>> check(model, (np.linspace(-1, 1, 2 * 32 * 32 * 3).reshape(2, 32, 32, 3), np.array([0, 1])))
-    """
+    """Check the first batch of a dataset for common mistakes that keep a ViT from learning."""
     if hasattr(data, "__next__"):
         warn_caller("This dataset is a generator, which runs once: it is not checked. Check a batch, (x, y).")
         return
@@ -271,21 +249,7 @@ def _check_classes(first: np.ndarray, counts: np.ndarray | None) -> None:
 
 
 def class_weights(labels: Any) -> dict[int, float]:
-    """Return the weights with which all classes count the same, for `fit(class_weight=…)`.
-
-    Args:
-        labels: Class numbers `(n,)` or `(n, 1)`, or one-hot `(n, classes)`.
-
-    Returns:
-        `{class: n / (classes × images of the class)}`; the mean weight of an image is 1.
-
-    Raises:
-        ValueError: The labels are not those of classes.
-
-    Example:
-        >>> class_weights([0, 0, 0, 1])
-        {0: 0.6666666666666666, 1: 2.0}
-    """
+    """Return the weights with which all classes count the same, for `fit(class_weight=…)`."""
     labels = _numbers(as_array(labels))
     numbers = label_numbers(labels, len(labels) if labels.ndim else 1)
     if not numbers.size or numbers.min() < 0:

@@ -8,7 +8,10 @@ import keras
 from keras import ops
 
 from .._internal.validate import is_number, one_of
-from ..anatomy import has_vit, last_activation, preprocessing_models, preprocessing_of, task
+from ..anatomy import task
+from ..anatomy.inputs import preprocessing_models, preprocessing_of
+from ..anatomy.outputs import last_activation
+from ..anatomy.parts import has_vit
 from ..backend import replicas
 from ..backend.guarded import CheckedModel
 from ..backend.keras_internals import policy_of

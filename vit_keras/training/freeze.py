@@ -8,31 +8,15 @@ from collections.abc import Sequence
 import keras
 
 from .._internal.validate import one_of, positive_integer
-from ..anatomy import blocks, find_vit, head_layers, learner, leaves
+from ..anatomy import blocks
+from ..anatomy.parts import find_vit, head_layers, learner, leaves
 from ..backend.keras_internals import flat_layers
 
 __all__ = ["head_layers", "train_only"]
 
 
 def train_only(model: keras.Model, what: str | int) -> None:
-    """Freeze all layers of a model but some. Compile the model afterwards.
-
-    Args:
-        model: A Keras model. In a distillation or a pre-training, the student or the encoder is changed.
-        what: What is trained. `"all"`: every layer. `"head"`: what turns features into classes (see `head_layers`). A
-            number: the head if there is one, the last normalization, and that many of the last blocks of the Vision
-            Transformer.
-
-    Raises:
-        ValueError: `what` is `"head"` and the model has no head, the model has no blocks, or `what` is something else.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> model = vit.build_model(32, 16, 2, 16, 2, "tiny", 32, classes=3)
-        >>> train_only(model, "head")
-        >>> [variable.path for variable in model.trainable_variables]
-        ['head/kernel', 'head/bias']
-    """
+    """Freeze all layers of a model but some. Compile the model afterwards."""
     count = None if isinstance(what, str) else positive_integer(what, "what, the number of last blocks,")
     if count is None:
         one_of(what, "what", ("all", "head"))

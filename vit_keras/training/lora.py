@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import keras
 
 from .._internal.validate import positive_integer
 from .._internal.warn import warn_caller
-from ..anatomy import attention_blocks, find_vit
+from ..anatomy.parts import attention_blocks, find_vit
 from ..backend import compiled
 from ..backend.keras_internals import flat_layers
 from .freeze import heads_if_any, train_layers, train_only
@@ -29,7 +28,7 @@ def add_lora(
     Compile the model afterwards. A saved model opens with its adapters, frozen weights and optimizer. Files of weights
     and other formats hold the merged kernels; `merge_lora` merges the adapters in the model. The kernels may be
     quantized (`model.quantize("int8")` or `"int4"`). Of a quantized head only the bias is trained: leave it out by
-    `model.quantize("int8", filters=lambda layer: layer.name != "head")`, which needs a newer Keras than 3.10.
+    `model.quantize("int8", filters=lambda layer: layer.name != "head")` (Keras 3.13).
 
     Args:
         model: A Keras model with a Vision Transformer of this package in it. It is changed.
@@ -40,7 +39,7 @@ def add_lora(
 
     Raises:
         ValueError: A projection does not exist, the model has adapters already, its kernels are quantized in another
-            way, or Keras is too old for `alpha`.
+            way.
 
     Warns:
         UserWarning: The head is quantized, so that only its bias is trained.
@@ -58,10 +57,6 @@ def add_lora(
     rank = positive_integer(rank, "rank")
     if _adapted(model):
         raise ValueError(f"The model {model.name!r} has low-rank adapters already. merge_lora(model) merges them.")
-    if alpha is not None and "lora_alpha" not in inspect.signature(keras.layers.Dense.enable_lora).parameters:
-        raise ValueError(
-            f"alpha needs a newer Keras, with Dense.enable_lora(lora_alpha=…). This is Keras {keras.__version__}."
-        )
     chosen = [dense for dense in _projections(model) if dense.name in projections]
     if not chosen:
         raise ValueError(f"The model {model.name!r} has no {', '.join(projections)} in its blocks.")
@@ -72,7 +67,7 @@ def add_lora(
     if quantized:
         warn_caller(
             f"Only the bias of the quantized {', '.join(quantized)} of {model.name!r} is trained. To train the kernel "
-            'too, leave it out (not in Keras 3.10): model.quantize("int8", filters=lambda layer: layer.name not in '
+            'too, leave it out: model.quantize("int8", filters=lambda layer: layer.name not in '
             f"{quantized})."
         )
     for block in attention_blocks(find_vit(model)):

@@ -9,8 +9,9 @@ import numpy as np
 from keras import ops
 
 from .. import anatomy
+from ..anatomy.outputs import NUMBERS, last_activation, outputs_of
 
-__all__ = ["CrossEntropy", "accuracy"]
+__all__ = ["CrossEntropy"]
 
 
 @keras.saving.register_keras_serializable("vit_keras")
@@ -79,12 +80,7 @@ class CrossEntropy(keras.losses.Loss):
 
 @keras.saving.register_keras_serializable("vit_keras")
 def accuracy(y_true: Any, y_pred: Any) -> Any:
-    """Return whether the predicted class is the true one, for both kinds of labels that `CrossEntropy` takes.
-
-    Example:
-        >>> keras.ops.convert_to_numpy(accuracy(np.array([1, 0]), np.array([[0.1, 0.9], [0.2, 0.8]])))
-        array([1., 0.], dtype=float32)
-    """
+    """Return whether the predicted class is the true one, for both kinds of labels that `CrossEntropy` takes."""
     if _are_distributions(y_true, y_pred):
         return keras.metrics.categorical_accuracy(y_true, y_pred)
     return keras.metrics.sparse_categorical_accuracy(y_true, y_pred)
@@ -99,7 +95,7 @@ def loss_and_accuracy(
 ) -> tuple[Any, Any]:
     """Return the loss that fits a model's task, last activation and labels, and the accuracy; numbers have none."""
     try:
-        outputs, activation = anatomy.outputs_of(model), anatomy.last_activation(model)
+        outputs, activation = outputs_of(model), last_activation(model)
     except ValueError as error:
         raise ValueError(f"{error} Pass loss=.") from None
     if len(outputs) != 1:
@@ -107,7 +103,7 @@ def loss_and_accuracy(
     if activation not in ("linear", "softmax", "sigmoid"):
         raise ValueError(f"There is no usual loss for a model that ends in {activation!r}. Pass loss=.")
     classes, task = outputs[0].shape[-1], anatomy.task(model)
-    if task in anatomy.NUMBERS:
+    if task in NUMBERS:
         return keras.losses.MeanSquaredError(), None
     options = {"from_logits": activation == "linear", "label_smoothing": label_smoothing}
     per_output = keras.metrics.BinaryAccuracy(name="accuracy", threshold=0.0 if activation == "linear" else 0.5)

@@ -9,7 +9,8 @@ import keras
 from keras import ops
 
 from .._internal.validate import is_number
-from ..anatomy import blocks, final_norm, find_vit
+from ..anatomy import blocks, final_norm
+from ..anatomy.parts import find_vit
 from ..backend import openvino, replicas
 from ..backend.guarded import CheckedModel
 from ..layers import TransformerBlock
@@ -353,7 +354,7 @@ def _trainable_on_patches(model: keras.Model) -> keras.Model:
             "instead of cloning it."
         )
     obstacles = {
-        "takes images of any size (vit_keras.vit.resize makes a model of one size)": config.image_size is None,
+        "takes images of any size (vit_keras.resize makes a model of one size)": config.image_size is None,
         "is a hybrid, whose ResNet sees parts of masked patches": config.resnet is not None,
         "drops patches itself (build it with patch_dropout=0)": config.patch_dropout > 0,
         "merges tokens (vit_keras.merge_tokens(model, 0) makes one that does not)": config.merge_tokens != 0,

@@ -81,31 +81,7 @@ def is_decayed(variable: Any) -> bool:
 @keras.saving.register_keras_serializable("vit_keras")
 @dataclasses.dataclass(eq=False)
 class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
-    """Linear warm-up, then a decay: the reference's schedule (vit_jax, `create_learning_rate_schedule`).
-
-    The warm-up ends one step earlier than the reference's, so that no step has the rate 0: of a warm-up over n steps
-    the first has 1/n of the peak, and the last has the peak. The decay starts at step n and reaches its end after the
-    last step.
-
-    Lengths are fractions of all steps. Only `fit` knows their number: a callback
-    (`vit_keras.training.callbacks.Horizon`) passes it to the optimizers of this module. Any other optimizer needs
-    `steps`.
-
-    Args:
-        peak: The highest learning rate.
-        warmup: Fraction of all steps in which the learning rate rises to the peak.
-        decay: `"cosine"`, `"linear"` or `"constant"`.
-        final: The learning rate at the end, as a fraction of the peak.
-        steps: Number of all steps (batches, also with accumulated gradients), or `None`.
-
-    Raises:
-        ValueError: A value is out of range; when called, the number of steps is unknown.
-
-    Example:
-        >>> schedule = WarmupDecay(0.1, warmup=0.1, steps=100)
-        >>> [round(float(schedule(step)), 3) for step in (0, 4, 9, 10, 55, 100)]
-        [0.01, 0.05, 0.1, 0.1, 0.05, 0.0]
-    """
+    """Linear warm-up, then a decay: the reference's schedule (vit_jax, `create_learning_rate_schedule`)."""
 
     peak: float
     warmup: float = 0.0
@@ -380,22 +356,12 @@ class LayerwiseAdamW(Layerwise, _fastest(keras.optimizers.AdamW)):
 
 @keras.saving.register_keras_serializable("vit_keras")
 class LayerwiseSGD(Layerwise, _fastest(keras.optimizers.SGD)):
-    """`keras.optimizers.SGD` with a learning rate for each layer. See `Layerwise`.
-
-    Example:
-        >>> LayerwiseSGD(0.03, layer_decay=0.75, momentum=0.9).momentum
-        0.9
-    """
+    """`keras.optimizers.SGD` with a learning rate for each layer. See `Layerwise`."""
 
 
 @keras.saving.register_keras_serializable("vit_keras")
 class LayerwiseLamb(Layerwise, _fastest(keras.optimizers.Lamb)):
-    """`keras.optimizers.Lamb` (arXiv 1904.00962) with a learning rate for each layer. See `Layerwise`.
-
-    Example:
-        >>> LayerwiseLamb(1e-3, layer_decay=0.75).layer_decay
-        0.75
-    """
+    """`keras.optimizers.Lamb` (arXiv 1904.00962) with a learning rate for each layer. See `Layerwise`."""
 
 
 def fused(optimizer: keras.optimizers.Adam) -> keras.optimizers.Adam:

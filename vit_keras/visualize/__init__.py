@@ -23,7 +23,6 @@ _START_HERE = {
     "plot_maps": "figures",
     "plot_heads": "figures",
     "plot_layers": "figures",
-    "plot_methods": "figures",
     "figure6": "paper_figures",
     "figure7": "paper_figures",
     "evaluate_maps": "faithfulness",
@@ -40,7 +39,6 @@ _MAPS_OF_RECORDINGS = {
     "legrad": "maps",
     "mass_mask": "overlays",
     "relevance_map": "maps",
-    "token_contributions": "maps",
 }
 _TOKENS_AND_WEIGHTS = {
     "attention_entropy": "analysis",
@@ -60,21 +58,16 @@ _DRAWING = {
     "paper_style": "overlays",
     "plot_by_layer": "paper_figures",
     "plot_cka": "paper_figures",
-    "plot_embedding_filters": "paper_figures",
-    "plot_position_similarity": "paper_figures",
     "upsample": "overlays",
     "vit_keras_style": "overlays",
 }
 _ALSO = {  # what the functions above return, and what few need
-    "OF_A_CLASS": "methods",
     "AttentionExplorer": "explore",
     "GridPointing": "faithfulness",
     "MapEvaluation": "faithfulness",
     "RandomizationCheck": "faithfulness",
     "Recorder": "recorder",
     "Recording": "recording",
-    "attention_scores": "recorder",
-    "spearman": "faithfulness",
 }
 
 __all__ = [*_START_HERE, *_MAPS_OF_RECORDINGS, *_TOKENS_AND_WEIGHTS, *_DRAWING]

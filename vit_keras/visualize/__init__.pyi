@@ -39,12 +39,10 @@ from .faithfulness import RandomizationCheck as RandomizationCheck
 from .faithfulness import evaluate_maps as evaluate_maps
 from .faithfulness import grid_pointing_game as grid_pointing_game
 from .faithfulness import randomization_check as randomization_check
-from .faithfulness import spearman as spearman
 from .figures import new_figure as new_figure
 from .figures import plot_heads as plot_heads
 from .figures import plot_layers as plot_layers
 from .figures import plot_maps as plot_maps
-from .figures import plot_methods as plot_methods
 from .maps import alti_rollout as alti_rollout
 from .maps import attention_rollout as attention_rollout
 from .maps import cls_attention as cls_attention
@@ -52,9 +50,7 @@ from .maps import grad_cam as grad_cam
 from .maps import gradient_rollout as gradient_rollout
 from .maps import legrad as legrad
 from .maps import relevance_map as relevance_map
-from .maps import token_contributions as token_contributions
 from .methods import METHODS as METHODS
-from .methods import OF_A_CLASS as OF_A_CLASS
 from .overlays import mass_mask as mass_mask
 from .overlays import overlay as overlay
 from .overlays import paper_style as paper_style
@@ -65,10 +61,7 @@ from .paper_figures import figure6 as figure6
 from .paper_figures import figure7 as figure7
 from .paper_figures import plot_by_layer as plot_by_layer
 from .paper_figures import plot_cka as plot_cka
-from .paper_figures import plot_embedding_filters as plot_embedding_filters
-from .paper_figures import plot_position_similarity as plot_position_similarity
 from .recorder import Recorder as Recorder
-from .recorder import attention_scores as attention_scores
 from .recorder import patch_logit_lens as patch_logit_lens
 from .recorder import record as record
 from .recording import Recording as Recording

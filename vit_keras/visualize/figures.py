@@ -78,8 +78,7 @@ def plot_maps(
 
     Args:
         image: See `overlay`.
-        maps: Names and maps, `(down, across)` each. The two may also be given in the other order, as in earlier
-            versions.
+        maps: Names and maps, `(down, across)` each.
         ax: Matplotlib axes to draw in; `None` for a new figure.
         columns: Panels in a row; `None`: chosen so that the figure is about half as wide again as high.
         show_image: Whether to begin with the image itself.
@@ -98,8 +97,6 @@ def plot_maps(
         >>> maps = {"left": np.array([[1, 0]]), "right": np.array([[0, 1]])}
         >>> plot_maps(np.zeros((32, 64, 3), "uint8"), maps).savefig("maps.png")  # doctest: +SKIP
     """
-    if isinstance(image, Mapping):
-        image, maps = maps, image
     if not isinstance(maps, Mapping) or not maps:
         received = "{}" if isinstance(maps, Mapping) else type(maps).__name__
         raise ValueError(f"maps must be {{name: map}} with one map or more. Received: {received}")
@@ -107,23 +104,7 @@ def plot_maps(
 
 
 def plot_methods(images: Sequence[Any], maps: Sequence[Mapping[str, np.ndarray]], titles: Sequence[str]) -> Any:
-    """Draw the maps of several images by several methods, one row per image; those of one image side by side.
-
-    Args:
-        images: The images; see `overlay`.
-        maps: Names and maps of each image, such as `all_maps` returns.
-        titles: Title of each image.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ImportError: Matplotlib is not installed.
-
-    Example:
-        >>> maps = {"left": np.array([[1, 0]]), "right": np.array([[0, 1]])}
-        >>> plot_methods([np.zeros((32, 64, 3), "uint8")], [maps], ["A black image"]).savefig("maps.png")
-    """
+    """Draw the maps of several images by several methods, one row per image; those of one image side by side."""
     titles = [title.replace("$", r"\$") for title in titles]  # or Matplotlib reads it as a formula
     pixels = [as_picture(image) for image in images]
     if len(pixels) == 1:

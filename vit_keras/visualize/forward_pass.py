@@ -18,6 +18,8 @@ from keras import ops
 
 from .. import anatomy
 from .._internal.tap import tap
+from ..anatomy.parts import attention_blocks, find_vit, prefix_names
+from ..anatomy.pooling import readout
 from ..backend import compiled
 from ..layers import AttentionPooling
 from .gradients import gradients_of, logits_only, torch_gradients
@@ -30,7 +32,7 @@ def watch(model: keras.Model, inputs: np.ndarray, classes: np.ndarray | None, pl
     """Run a model once and return the arrays of a plan, under the names of `Recording`'s fields."""
     if not model.built:
         model(inputs[:1])
-    read = anatomy.readout(model)  # which computes numbers, so it cannot be asked while a function is compiled
+    read = readout(model)  # which computes numbers, so it cannot be asked while a function is compiled
     with torch_gradients(plan.target is not None):
         tensors = [ops.convert_to_tensor(array) for array in (inputs, classes) if array is not None]
         seen = compiled.run(model, functools.partial(_observe, plan, read), *tensors, key=("record", plan, str(read)))
@@ -47,7 +49,7 @@ def _array(value: Any) -> np.ndarray:
 
 
 def _observe(plan: Plan, read: list[slice], model: keras.Model, images: Any, classes: Any = None) -> dict[str, Any]:
-    vit = anatomy.find_vit(model)
+    vit = find_vit(model)
 
     def forward(watch):
         visitor = _Visitor(model, read, plan, watch)
@@ -70,7 +72,7 @@ def _observe(plan: Plan, read: list[slice], model: keras.Model, images: Any, cla
         seen |= {name: seen[name][-batch:] for name in ("logits", "target") if seen[name] is not None}
     if "tokens" in seen:
         seen["tokens"] = [_float(t) for t in seen["tokens"]]
-    if plan.layers[-1] == len(anatomy.attention_blocks(vit)) - 1 and "tokens" in seen:
+    if plan.layers[-1] == len(attention_blocks(vit)) - 1 and "tokens" in seen:
         norm, last = anatomy.final_norm(vit), seen["tokens"][-1]
         seen["features"] = last if norm is None else _float(norm(last))
     sources = seen.pop("sources")
@@ -85,11 +87,11 @@ class _Visitor:
     """Keep what the plan asks for while a model runs; tensors that need gradients go through `watch(name, tensor)`."""
 
     def __init__(self, model: keras.Model, read: list[slice], plan: Plan, watch: Callable[..., Any]):
-        vit = anatomy.find_vit(model)
-        self.blocks = anatomy.attention_blocks(vit)
+        vit = find_vit(model)
+        self.blocks = attention_blocks(vit)
         self.numbers = {id(layer): n for n, block in enumerate(self.blocks) for layer in (block, block.att)}
         self.pooling = {id(layer.att) for layer in vit.layers if isinstance(layer, AttentionPooling)}
-        self.prefix = len(anatomy.prefix_names(vit))
+        self.prefix = len(prefix_names(vit))
         self.model, self.read, self.plan, self.watch = model, read, plan, watch
         self.watched: dict[str, list[Any]] = {}
         self.seen: dict[str, Any] = {}

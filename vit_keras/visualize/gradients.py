@@ -16,7 +16,7 @@ from typing import Any
 
 import keras
 
-from .. import anatomy
+from ..anatomy.outputs import output_source
 
 Forward = Callable[[Callable[[str, Any], Any]], tuple]
 
@@ -92,7 +92,7 @@ def logits_only(model: keras.Model) -> Iterator[None]:
     # Gradients of a logit say more than those of a probability. The activation may be part of the last layer, a layer
     # or an operation of its own, in a nested model, and before layers that pass their input through, such as dropout.
     # Other threads, which may use the model meanwhile, keep it.
-    last = anatomy.output_source(model)
+    last = output_source(model)
     if getattr(getattr(last, "activation", None), "__name__", None) in ("softmax", "sigmoid"):
         place = "activation"
     elif isinstance(last, keras.layers.Softmax) or type(last).__name__ in ("Softmax", "Sigmoid"):

@@ -276,24 +276,7 @@ def legrad(recording: Recording, start_layer: int = 0) -> np.ndarray:
 
 
 def token_contributions(recording: Recording, kind: str = "alti") -> np.ndarray:
-    """Return how much each token contributes to each other in each block: see `alti_rollout`.
-
-    Args:
-        recording: With attention (heads not fused), values and tokens.
-        kind: `"alti"` or `"norm"`.
-
-    Returns:
-        float32 `(layers, batch, tokens, tokens)`; rows sum to 1.
-
-    Raises:
-        ValueError: The recording lacks something.
-
-    Example:
-        >>> from vit_keras import vit, visualize
-        >>> model, picture = vit.vit_cifar10(), np.zeros((32, 32, 3), "uint8")
-        >>> token_contributions(visualize.record(model, picture)).shape  # layers, images, tokens, tokens
-        (6, 1, 65, 65)
-    """
+    """Return how much each token contributes to each other in each block: see `alti_rollout`."""
     names = ("attention", "values", "projections", "tokens")
     attention, values, projections, tokens = (_need(recording, name) for name in names)
     if attention.ndim != 5:

@@ -10,9 +10,9 @@ import numpy as np
 from PIL import Image, ImageFilter
 
 from .._internal.validate import as_array, numbers
-from ..positions import resize_bilinear
 from ..preprocess.images import read
 from ..preprocess.pixels import gray
+from ..resampling import resize_bilinear
 from .colors import Clip, Cmap, color_and_opacity, limits_of, percentiles, stretch
 
 __all__ = ["mass_mask", "overlay", "paper_style", "upsample", "vit_keras_style"]

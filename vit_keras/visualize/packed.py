@@ -11,6 +11,7 @@ from keras import ops
 
 from .. import anatomy
 from .._internal.tap import tap
+from ..anatomy.parts import attention_blocks, prefix_names
 from ..backend.keras_internals import no_gradients
 from ..packing.model import PackedTransformer
 from .pictures import displayable
@@ -56,11 +57,11 @@ def record_packed(packed: PackedTransformer, images: Sequence[np.ndarray]) -> li
         features = packed.vit.get_layer("Transformer_encoder_norm")(last) if normed else last
     arrays = {name: [_array(x) for x in seen[name]] for name in ("attention", "values", "tokens", "pooling")}
     arrays["tokens"].append(_array(last))
-    blocks = anatomy.attention_blocks(packed.vit)
+    blocks = attention_blocks(packed.vit)
     del arrays["values"][len(blocks) :]  # those of a MAP head
     outputs, features = _array(outputs), _array(features)
     shared = {
-        "prefix": anatomy.prefix_names(packed.vit),
+        "prefix": prefix_names(packed.vit),
         "layers": tuple(range(len(blocks))),
         "patch_size": packed.config.stride,
         "labels": anatomy.class_names(packed.vit),

@@ -13,8 +13,8 @@ import keras
 import numpy as np
 from PIL import Image
 
-from .. import anatomy
 from .._internal.validate import as_array, numbers, one_of
+from ..anatomy.parts import find_vit, has_attention
 from ..preprocess.images import read
 from ..preprocess.pixels import to_uint8
 from .analysis import embedding_filters, mean_attention_distance, position_similarity
@@ -135,7 +135,7 @@ def figure7(model: keras.Model, images: Any, *, preprocess: Any = "own", grid: t
         >>> model = vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)
         >>> figure7(model, np.zeros((2, 32, 32, 3), "uint8")).savefig("figure7.png")  # doctest: +SKIP
     """
-    vit = anatomy.find_vit(model)
+    vit = find_vit(model)
     figure = new_figure(12.5, 3.5)
     figure.get_layout_engine().set(wspace=0.04)
     filters, positions, distances = figure.subplots(1, 3, gridspec_kw={"width_ratios": (1.6, 1.1, 1.1)})
@@ -144,7 +144,7 @@ def figure7(model: keras.Model, images: Any, *, preprocess: Any = "own", grid: t
             plot(vit, ax=ax)
         except ValueError as reason:
             _note(ax, reason)
-    if anatomy.has_attention(vit):
+    if has_attention(vit):
         recorder = Recorder(model, keep=("attention",), preprocess=preprocess, grid=grid)
         values, layers = _mean_distance(recorder, images)
         plot_by_layer(values, "Mean attention distance (pixels)", layers=layers, ax=distances)
@@ -155,25 +155,7 @@ def figure7(model: keras.Model, images: Any, *, preprocess: Any = "own", grid: t
 
 
 def plot_embedding_filters(model: keras.Model, n: int = 28, *, ax: Axes | None = None) -> Figure:
-    """Draw `embedding_filters`, as in the ViT paper's Figure 7 left.
-
-    Args:
-        model: A ViT of this package, or a model with one inside.
-        n: How many components.
-        ax: Matplotlib's axes to draw in; `None` for a new figure.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ImportError: Matplotlib is not installed.
-        ValueError: The patches are not of one channel or three, so that they have no colors.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> model = vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)
-        >>> plot_embedding_filters(model).savefig("filters.png")  # doctest: +SKIP
-    """
+    """Draw `embedding_filters`, as in the ViT paper's Figure 7 left."""
     filters = embedding_filters(model, n)
     count, height, width, channels = filters.shape
     if channels not in (1, 3):
@@ -196,27 +178,7 @@ def plot_embedding_filters(model: keras.Model, n: int = 28, *, ax: Axes | None =
 def plot_position_similarity(
     model: keras.Model, grid: tuple[int, int] | None = None, *, ax: Axes | None = None
 ) -> Figure:
-    """Draw `position_similarity`, as in the ViT paper's Figure 7 center: a tile for each patch, at its place.
-
-    With more than 16 patches down or across, only every second (third …) row or column has tiles.
-
-    Args:
-        model: A ViT of this package, or a model with one inside.
-        grid: See `position_similarity`.
-        ax: Matplotlib's axes to draw in; `None` for a new figure.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ImportError: Matplotlib is not installed.
-        ValueError: See `position_similarity`.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> model = vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)
-        >>> plot_position_similarity(model).savefig("positions.png")  # doctest: +SKIP
-    """
+    """Draw `position_similarity`, as in the ViT paper's Figure 7 center: a tile for each patch, at its place."""
     similarity = position_similarity(model, grid)
     down, across = similarity.shape[:2]
     chosen = [range(0, n, math.ceil(n / 16)) for n in (down, across)]

@@ -18,6 +18,8 @@ from PIL import Image
 from .. import anatomy
 from .._internal.validate import as_array
 from .._internal.warn import warn_caller
+from ..anatomy.inputs import image_shape, preprocessing_models, preprocessing_of
+from ..anatomy.parts import find_vit, patch_grid
 from ..preprocess.images import read, resize_image
 from ..preprocess.pixels import gray, to_pixels
 
@@ -106,10 +108,10 @@ class ModelInputs:
         if isinstance(preprocess, str) and preprocess != "own":
             raise ValueError(f"preprocess must be 'own', None or a function of pixels. Received: {preprocess!r}")
         self.model = model
-        _, height, width, _ = anatomy.image_shape(model)
+        _, height, width, _ = image_shape(model)
         _check_input(model)
         self._size: tuple[int | None, int | None] = height, width
-        own = anatomy.preprocessing_of(model)
+        own = preprocessing_of(model)
         self.channels: int = own.channels
         self._interpolation = own.interpolation
         self._normalize = own.normalize if preprocess == "own" else preprocess
@@ -128,8 +130,8 @@ class ModelInputs:
 
     def seen_size(self, size: tuple[int, int]) -> tuple[int, int]:
         """Return the size in which the ViT inside sees images of a size; a layer before it may resize them."""
-        entering = [part.output.shape for part in anatomy.preprocessing_models(self.model)[-1:]]
-        shapes = [anatomy.find_vit(self.model).input_shape, *entering]
+        entering = [part.output.shape for part in preprocessing_models(self.model)[-1:]]
+        shapes = [find_vit(self.model).input_shape, *entering]
         fixed = [shape[1:3] for shape in shapes if None not in shape[1:3]]
         return tuple(fixed[0]) if fixed else size
 
@@ -164,8 +166,8 @@ class ModelInputs:
         if max(shape, 1 / shape) <= MOST_SQUEEZED:
             return
         _hinted.add(self.model)
-        vit = anatomy.find_vit(self.model)
-        better = fitting_size(size, anatomy.patch_grid(vit), anatomy.patch_stride(vit, (height, width)))
+        vit = find_vit(self.model)
+        better = fitting_size(size, patch_grid(vit), anatomy.patch_stride(vit, (height, width)))
         warn_caller(
             f"An image of {size[0]}×{size[1]} pixels is distorted to {height}×{width}. A model with about as many "
             f"patches that keeps its aspect ratio: vit_keras.resize(model, {better})."
@@ -177,8 +179,8 @@ _hinted: weakref.WeakSet = weakref.WeakSet()
 
 def _check_input(model: keras.Model) -> None:
     """Raise `ValueError` unless a model takes one batch of images, with the channels last, and nothing else."""
-    vit, shapes = anatomy.find_vit(model), [tuple(x.shape) for x in getattr(model, "inputs", None) or ()]
-    channels = anatomy.image_shape(vit)[3]
+    vit, shapes = find_vit(model), [tuple(x.shape) for x in getattr(model, "inputs", None) or ()]
+    channels = image_shape(vit)[3]
     last = len(shapes) == 1 and len(shapes[0]) == 4 and (shapes[0][1] != channels or shapes[0][3] == channels)
     if not shapes or last:
         return

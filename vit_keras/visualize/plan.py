@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .._internal.validate import did_you_mean, one_of
-from ..anatomy import block_numbers
+from ..anatomy.parts import block_numbers
 from .recording import FUSIONS, GRADIENT_FUSIONS
 
 KEPT = ("attention", "values", "tokens", "normed")

@@ -12,10 +12,14 @@ from keras import ops
 
 from .. import anatomy
 from .._internal.warn import warn_caller
+from ..anatomy import pooling
+from ..anatomy.outputs import output_source, why_not_classifier
+from ..anatomy.parts import attention_blocks, find_vit, heads, learner, patch_grid, prefix_names
 from ..backend import openvino
 from ..backend.keras_internals import flat_layers
 from ..labels import class_numbers
-from ..layers import AttentionPooling, PatchMap, TransformerBlock
+from ..layers import AttentionPooling, TransformerBlock
+from ..layers.tokens import PatchMap
 from .forward_pass import watch
 from .options import check_options, parameters_of
 from .pictures import ModelInputs
@@ -92,15 +96,12 @@ class Recorder:
         exits: bool = False,
         preprocess: Callable[..., Any] | str | None = "own",
         grid: tuple[int, int] | None = None,
-        heads: str | None = None,
-        rows: str | None = None,
     ):
-        self.model: keras.Model = anatomy.learner(model)
-        self.vit: keras.Model = anatomy.find_vit(model)
+        self.model: keras.Model = learner(model)
+        self.vit: keras.Model = find_vit(model)
         self.grid = grid
-        count = len(anatomy.attention_blocks(self.vit))
-        fusion = head_fusion if heads is None else heads
-        self.plan: Plan = Plan.of(count, layers, keep, fusion, query if rows is None else rows, exits)
+        count = len(attention_blocks(self.vit))
+        self.plan: Plan = Plan.of(count, layers, keep, head_fusion, query, exits)
         if self.plan.exits and maps_in(self.model) > 1:
             raise ValueError(
                 f"The model {self.model.name!r} reads the tokens of several blocks, so a block has no exit of its own "
@@ -124,8 +125,8 @@ class Recorder:
         classes = self._classes(plan, target, inputs, labels) if plan.target == "class" else None
         seen = watch(self.model, inputs, classes, plan)
         _check(seen, classes, plan)
-        down, across = anatomy.patch_grid(self.vit, size) if self.grid is None else self.grid
-        tokens, prefix = int(seen.pop("count")), anatomy.prefix_names(self.vit)
+        down, across = patch_grid(self.vit, size) if self.grid is None else self.grid
+        tokens, prefix = int(seen.pop("count")), prefix_names(self.vit)
         if tokens != len(prefix) + down * across:
             raise ValueError(
                 f"{tokens} tokens are not {len(prefix)} and {down} x {across} patches. Pass grid=(down, across)."
@@ -135,7 +136,7 @@ class Recorder:
             if self.late_query and name in seen:
                 seen[name] = np.einsum("bq,lb...qk->lb...k", readout, seen[name])
         if "values" in plan.keep:
-            blocks = anatomy.attention_blocks(self.vit)
+            blocks = attention_blocks(self.vit)
             seen["projections"] = np.stack([projection_of(blocks[n]) for n in plan.layers])
         known = getattr(self.vit, "config", None) is not None or self.grid is None
         return Recording(
@@ -153,9 +154,9 @@ class Recorder:
 
     def _classes(self, plan: Plan, target: Any, inputs: np.ndarray, labels: Sequence[str] | None) -> np.ndarray:
         """Return the class of each image; -1 for one that the pass itself finds to be the predicted one."""
-        lack = anatomy.why_not_classifier(self.model)
-        source = anatomy.output_source(self.model)
-        if lack and not anatomy.heads(self.vit) and any(layer is source for layer in flat_layers(self.vit)):
+        lack = why_not_classifier(self.model)
+        source = output_source(self.model)
+        if lack and not heads(self.vit) and any(layer is source for layer in flat_layers(self.vit)):
             raise ValueError(
                 f"The model {self.model.name!r} has no single output of the shape (batch, classes): {lack}. Pass as "
                 "target a function from its output to one number for each image."
@@ -170,7 +171,7 @@ class Recorder:
 def attention_scores(model: keras.Model, inputs: np.ndarray, *, mean_heads: bool = False) -> np.ndarray:
     """Return the attention `(layers, batch, heads, tokens, tokens)` of all blocks for preprocessed inputs."""
     # Rows are queries. `mean_heads` leaves out the axis of the heads, and takes far less memory.
-    layers = tuple(range(len(anatomy.attention_blocks(anatomy.find_vit(model)))))
+    layers = tuple(range(len(attention_blocks(find_vit(model)))))
     plan = Plan(layers, frozenset({"attention"}), "mean" if mean_heads else None)
     return watch(model, np.asarray(inputs, "float32"), None, plan)["attention"]
 
@@ -238,7 +239,7 @@ def readout_of(model: keras.Model, tokens: int, pooling_attention: np.ndarray | 
     """Return `Recording.readout` of `count` images, from the attention of a MAP head where there is one."""
     if pooling_attention is not None:
         return pooling_attention.mean(axis=1)
-    read = anatomy.readout(model)
+    read = pooling.readout(model)
     row = np.zeros(tokens, "float32")
     for part in read:
         row[part] += 1 / len(read) / len(row[part])
@@ -247,12 +248,12 @@ def readout_of(model: keras.Model, tokens: int, pooling_attention: np.ndarray | 
 
 def maps_in(model: keras.Model) -> int:
     """Return the number of blocks whose patches a model reads as a map (`vit_keras.feature_maps`)."""
-    return sum(isinstance(layer, PatchMap) for layer in anatomy.find_vit(model).layers)
+    return sum(isinstance(layer, PatchMap) for layer in find_vit(model).layers)
 
 
 def values_add_up(model: keras.Model) -> bool:
     """Return whether the output of each attention is a sum of the tokens' values, with no normalization after it."""
-    return all(_adds_up(block) for block in anatomy.attention_blocks(anatomy.find_vit(model)))
+    return all(_adds_up(block) for block in attention_blocks(find_vit(model)))
 
 
 def _adds_up(block: TransformerBlock) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,7 @@ class Recording:
             `None` of a model with several outputs.
         target: int `(B,)`, the classes whose logits were explained, or `None`.
         labels: Names of the classes, where the model knows them.
-        head_fusion: How the heads were fused, or `None`. `heads` is an alias.
+        head_fusion: How the heads were fused, or `None`.
         exits: Whether each block's gradients are those of its own exit (`legrad`) and not of the model's output.
         attention: float32 `(L, B, H, N, N)`; `(L, B, N, N)` with fused heads; `(L, B, H, N)` with `query="auto"`.
         values: float32 `(L, B, H, N, d)`.
@@ -71,29 +70,9 @@ class Recording:
     pooling_attention: np.ndarray | None = None
     pooling_gradients: np.ndarray | None = None
 
-    @property
-    def heads(self) -> str | None:
-        """Alias of `head_fusion`."""
-        return self.head_fusion
-
     def patches(self, rows: np.ndarray) -> np.ndarray:
         """Return the patches of `(..., N)` as `(..., down, across)`."""
         return rows[..., len(self.prefix) :].reshape(*rows.shape[:-1], *self.grid)
-
-
-def _with_alias(init):
-    """Let `Recording` and `dataclasses.replace` take `heads=` for `head_fusion=`."""
-
-    @functools.wraps(init)
-    def with_alias(self, *args, **fields):
-        if "heads" in fields:
-            fields["head_fusion"] = fields.pop("heads")
-        init(self, *args, **fields)
-
-    return with_alias
-
-
-Recording.__init__ = _with_alias(Recording.__init__)
 
 
 _OF_IMAGES = ("images", "readout", "logits", "target", "features", "pooling_attention", "pooling_gradients")

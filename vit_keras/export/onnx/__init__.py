@@ -13,7 +13,6 @@ from pathlib import Path
 
 import keras
 
-from ...backend.distribution import cpu
 from ..plan import Plan
 from . import elementwise, reductions, shapes  # noqa: F401  (they fill the table of `trace`)
 from .file import save
@@ -52,7 +51,7 @@ def build_graph(plan: Plan) -> Graph:
     def outputs(images):
         # Sizes of images are computed in float64, which Apple's GPUs do not have. JAX has none either and warns, but
         # computes only small integers: sizes of images are symbols here.
-        with keras.device(cpu()), warnings.catch_warnings():
+        with keras.device("cpu"), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Explicitly requested dtype")
             pixels = prepare(images)
         return plan.outputs(pixels)

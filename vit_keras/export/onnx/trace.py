@@ -8,7 +8,6 @@ What depends on weights alone is computed by the backend meanwhile, and is a con
 from __future__ import annotations
 
 import contextlib
-import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -94,7 +93,7 @@ class _Tracer:
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
         """Answer operations on symbolic tensors while the block runs."""
-        plain = {name: getattr(ops, name) for name in ("shape", "broadcast_to", "arange")}
+        plain = {name: getattr(ops, name) for name in ("shape", "broadcast_to")}
 
         def shape(x):
             if not isinstance(x, SymbolicTensor):
@@ -106,13 +105,8 @@ class _Tracer:
                 x = x if isinstance(x, SymbolicTensor) else self.tensor(self.value(x))
             return plain["broadcast_to"](x, shape)
 
-        def arange(start, stop=None, step=1, dtype=None):  # Keras 3.10 passes symbolic tensors to the backend
-            if not any(isinstance(x, SymbolicTensor) for x in (start, stop, step)):
-                return plain["arange"](start, stop, step, dtype=dtype)
-            return self.tensor(OPERATIONS["Arange"](self, types.SimpleNamespace(dtype=dtype), start, stop, step))
-
         try:
-            ops.shape, ops.broadcast_to, ops.arange = shape, broadcast_to, arange
+            ops.shape, ops.broadcast_to = shape, broadcast_to
             # Inside of a tap attention is the plain operations, on every backend.
             with layers.tap(lambda layer, name, tensor: tensor), answering(self.answer):
                 yield
@@ -144,11 +138,7 @@ class _Tracer:
         try:
             if hasattr(own, "core"):  # of preprocessing layers, which compute with the backend itself
                 object.__setattr__(layer, "backend", _Operations())
-            if type(layer).__name__ == "LayerNormalization" and not hasattr(ops, "layer_normalization"):
-                inputs, *_ = *args, *kwargs.values()  # Keras 3.10 computes it by several operations
-                outputs = self.tensor(OPERATIONS["LayerNorm"](self, layer, inputs, layer.gamma, layer.beta))
-            else:
-                outputs = layer.call(*args, **kwargs)
+            outputs = layer.call(*args, **kwargs)
             return tree.map_structure(  # Keras wants symbolic tensors, also of what does not depend on the inputs
                 lambda x: x if x is None or isinstance(x, SymbolicTensor) else self.tensor(self.value(x)), outputs
             )

@@ -172,11 +172,9 @@ class Augmentation:
         """Apply what is done to whole batches of pixels in [0, 255], and return them in float32, with their labels."""
         import keras  # here: processes that only read images do without it
 
-        from ...backend.distribution import cpu
-
         channels = images.shape[-1]
         images = np.repeat(images, 3 if channels == 1 else 1, axis=-1).astype("float32")  # Keras' layers take RGB
-        with keras.device(cpu()):
+        with keras.device("cpu"):
             for layer in self._layers(rng):
                 images = np.clip(keras.ops.convert_to_numpy(layer(images, training=True)), 0.0, 255.0)
         images = images[..., :channels]

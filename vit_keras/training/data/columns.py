@@ -11,6 +11,7 @@ import numpy as np
 
 from ... import anatomy
 from ..._internal.warn import warn_caller
+from ...anatomy.outputs import NUMBERS, output_names, why_not_classifier
 from .folder import first_few
 from .table import NUMBER
 
@@ -33,9 +34,9 @@ class Meaning(NamedTuple):
 
 def meaning_of(model: keras.Model) -> Meaning:
     """Return the meaning of a model's outputs; raise a `ValueError` if it has not one output `(batch, n)` of a head."""
-    if lack := anatomy.why_not_classifier(model):
+    if lack := why_not_classifier(model):
         raise ValueError(f"The model {model.name!r} predicts nothing for a table: {lack}.")
-    count, task, names = model.output_shape[-1], anatomy.task(model), anatomy.output_names(model)
+    count, task, names = model.output_shape[-1], anatomy.task(model), output_names(model)
     if (task, count) == ("single", 1):  # a probability of its own: there is no other class to choose
         task = "multi"
     if names is None:
@@ -56,7 +57,7 @@ def columns_of(
     """Return predictions `(n, outputs)` as columns, under the names and in the order that is wanted."""
     titles = None if sample is None else [*sample][1:]
     values = _values(meaning, sample) if values == "auto" else values
-    if values == "probabilities" and meaning.task in anatomy.NUMBERS:
+    if values == "probabilities" and meaning.task in NUMBERS:
         raise ValueError(f"There are no probabilities to write: the task of the models is {meaning.task!r}.")
     _check_used(values, meaning, threshold, separator)
     threshold = 0.5 if threshold is None else threshold

@@ -12,9 +12,9 @@ from typing import Any, Literal
 import keras
 import numpy as np
 
-from ... import anatomy
 from ..._internal.validate import Share, is_number, one_of, positive_integer, size_pair
 from ..._internal.warn import warn_caller
+from ...anatomy.inputs import batch_preprocessing_of
 from ...preprocess import GOOGLE, Preprocessing
 from ..checks import class_weights
 from .augment import Augmentation
@@ -373,7 +373,7 @@ def preprocessing_for(model: keras.Model | None, preprocessing: Preprocessing | 
     """Return the preprocessing of a model, with a size."""
     given = None if image_size in (None, "native") else size_pair(image_size, "image_size")
     if preprocessing is None:
-        preprocessing = GOOGLE if model is None else anatomy.batch_preprocessing_of(model)
+        preprocessing = GOOGLE if model is None else batch_preprocessing_of(model)
         size = preprocessing.image_size
     else:
         fixed = (None,) if model is None else tuple(model.input_shape[1:3])

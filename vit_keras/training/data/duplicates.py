@@ -18,19 +18,7 @@ _ASKED = 5000  # images whose nearest neighbors decide what is unusually near
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Duplicates:
-    """Pairs of images that are nearly the same, the nearest first; made by `near_duplicates`.
-
-    Attributes:
-        train: int array, the number of the image to learn from, of each pair.
-        held_out: int array, the number of the held-out image.
-        distances: Cosine distance between the features of the two.
-        threshold: The distance from which on two images are different.
-
-    Example:
-        >>> found = near_duplicates(np.eye(20), np.eye(20)[:1], threshold=0.1)
-        >>> len(found), int(found.train[0])
-        (1, 0)
-    """
+    """Pairs of images that are nearly the same, the nearest first; made by `near_duplicates`."""
 
     train: np.ndarray
     held_out: np.ndarray

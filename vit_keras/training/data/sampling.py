@@ -22,17 +22,7 @@ _OF_A_BATCH = ("color_jitter", "rand_augment", "random_erasing", "mixup", "cutmi
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """A function from an image to an input of a model. Made by `sample`; can be pickled, and imports no backend.
-
-    Attributes:
-        preprocessing: How an image becomes an input of the model; with a size.
-        augmentation: What is done to an image of a training set, or `None`.
-
-    Example:
-        >>> from vit_keras.preprocess import GOOGLE
-        >>> Sample(GOOGLE.replace(image_size=32))("flowers/daisy/0.png").shape
-        (32, 32, 3)
-    """
+    """A function from an image to an input of a model. Made by `sample`; can be pickled, and imports no backend."""
 
     preprocessing: Preprocessing
     augmentation: Augmentation | None = None

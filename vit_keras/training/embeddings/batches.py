@@ -14,7 +14,8 @@ import numpy as np
 
 from ..._internal.progress import progress_bar
 from ..._internal.validate import expanded, positive_integer, received
-from ...anatomy import find_vit, image_shape, preprocessing_models
+from ...anatomy.inputs import image_shape, preprocessing_models
+from ...anatomy.parts import find_vit
 from ...preprocess import Preprocessing
 from ..data.decoding import report_damaged
 from ..data.folder import images_in

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from ..._internal.validate import one_of, positive_integer
-from ...anatomy import preprocessing_of
+from ...anatomy.inputs import preprocessing_of
 from ...opening import as_model
 from .batches import run_filled, slices
 from .extraction import Extractor

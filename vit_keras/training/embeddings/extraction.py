@@ -12,7 +12,10 @@ import numpy as np
 
 from ..._internal.atomic import complete
 from ..._internal.validate import expanded, one_of, received
-from ...anatomy import blocks, final_norm, find_vit, heads, pooling, preprocessing_models, preprocessing_of
+from ...anatomy import blocks, final_norm
+from ...anatomy.inputs import preprocessing_models, preprocessing_of
+from ...anatomy.parts import find_vit, heads
+from ...anatomy.pooling import pooling
 from ...backend.keras_internals import kept, no_gradients
 from ...model import VisionTransformer
 from ...preprocess import Preprocessing

@@ -11,7 +11,8 @@ import numpy as np
 
 from ..._internal.imports import extra
 from ..._internal.validate import as_array, numbers, received
-from ...anatomy import find_vit, heads, softmax
+from ...anatomy.outputs import softmax
+from ...anatomy.parts import find_vit, heads
 from ..checks import check_labels, label_numbers
 from ..lora import check_plain
 

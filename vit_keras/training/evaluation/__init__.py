@@ -16,6 +16,9 @@ from PIL import Image
 from ... import anatomy
 from ..._internal.finite import check_outputs
 from ..._internal.validate import expanded, one_of, positive_integer
+from ...anatomy.inputs import image_shape, preprocessing_of
+from ...anatomy.outputs import output_names, why_not_classifier
+from ...anatomy.parts import has_attention
 from ...backend import openvino
 from ...labels import class_named
 from ...opening import as_model
@@ -92,7 +95,7 @@ def evaluate(
     positive_integer(batch_size, "batch_size")
     scikit_learn_metrics()
     classifier = as_model(model)
-    if lack := anatomy.why_not_classifier(classifier):
+    if lack := why_not_classifier(classifier):
         raise ValueError(f"The model {classifier.name!r} is not a classifier: {lack}.")
     columns = Columns(images_dir=images_dir, image_column=image_column, separator=separator)
     data = _labeled(classifier, folder, columns, label_column, errors)
@@ -100,7 +103,7 @@ def evaluate(
     chosen = range(len(data.paths)) if only is None else _chosen(data.ids, only)
     rows = np.array([row for row in chosen if row not in data.missing], int)
     batches, _ = batches_of_files([str(data.paths[row]) for row in rows], data.labels[rows], batch_size)
-    prepare, how = anatomy.preprocessing_of(classifier, image_size), {"errors": errors, "progress": progress}
+    prepare, how = preprocessing_of(classifier, image_size), {"errors": errors, "progress": progress}
     return _evaluation(classifier, batches, prepare, data.names, data.root, len(rows), **how)
 
 
@@ -115,7 +118,7 @@ def evaluate_decoded(
         Batch(np.stack([data.pixels(n) for n in numbers[part]]), paths[part], data.labels[part])
         for part in slices(len(paths), batch_size)
     )
-    as_they_are = anatomy.preprocessing_of(model).replace(image_size=None, crop=None)
+    as_they_are = preprocessing_of(model).replace(image_size=None, crop=None)
     return _evaluation(model, batches, as_they_are, data.class_names, expanded(folder), len(data.paths))
 
 
@@ -130,7 +133,7 @@ def _evaluation(model, batches, prepare, names, root, total, *, errors="raise", 
 
 def _labeled(model: keras.Model, source: Any, columns: Columns, label: Any, errors: str) -> Labeled:
     """Return images whose labels are numbered as a model's outputs."""
-    task, names = anatomy.task(model), anatomy.output_names(model)
+    task, names = anatomy.task(model), output_names(model)
     by_columns = task == "regression" or (task == "multi" and columns.separator is None)
     if label is not None:
         columns = dataclasses.replace(columns, label_column=label)
@@ -207,8 +210,8 @@ def explained_images(
     chosen = [int(number) for number in numbers]
     images = [small(expanded(folder) / evaluation.paths[number]) for number in chosen]
     overlays: list[np.ndarray | None] = [None] * len(images)
-    if anatomy.has_attention(model) and not openvino.is_active():
-        overlays, step = [], 1 if None in anatomy.image_shape(model)[1:3] else _MAP_BATCH
+    if has_attention(model) and not openvino.is_active():
+        overlays, step = [], 1 if None in image_shape(model)[1:3] else _MAP_BATCH
         for first in range(0, len(images), step):
             overlays.extend(attention_map(model, images[first : first + step], method="relevance"))
     return dict(zip(chosen, zip(images, overlays)))

@@ -10,7 +10,9 @@ import numpy as np
 
 from ... import anatomy
 from ..._internal.validate import as_array
-from ...anatomy.outputs import tensor_source
+from ...anatomy.inputs import preprocessing_of
+from ...anatomy.outputs import last_activation, output_source, tensor_source, why_not_classifier
+from ...anatomy.parts import find_vit, heads, learner
 from ..checks import check_labels, label_numbers
 from ..embeddings.batches import batches_of, joined_labels, run_over
 from ..lora import check_plain
@@ -25,21 +27,7 @@ _DRAWS = 200
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reliability:
-    """The accuracy of a model by its confidence. Returned by `Reliability.of`.
-
-    Attributes:
-        counts: Predictions in each bin of the probability, all bins equally wide.
-        sure: Mean probability in each bin that is not empty; else `nan`.
-        right: Share of right predictions in each bin that is not empty; else `nan`.
-        error: The expected calibration error: the mean gap between `sure` and `right`.
-        chance: The error that only one in twenty perfectly calibrated models would exceed on so few images (consistency
-            resampling, Bröcker and Smith 2007): a smaller error says nothing.
-
-    Example:
-        >>> found = Reliability.of([[0.9, 0.1], [0.2, 0.8]], [0, 0])
-        >>> round(found.error, 2)
-        0.45
-    """
+    """The accuracy of a model by its confidence. Returned by `Reliability.of`."""
 
     counts: np.ndarray
     sure: np.ndarray
@@ -75,27 +63,7 @@ class Reliability:
 
 
 def temperature(probabilities: Any, labels: Any) -> float:
-    """Return the number to divide a model's logits by so that its probabilities fit the labels best.
-
-    It is the temperature of the least cross-entropy, which is convex in one over it. So that a model without a mistake
-    does not become infinitely sure, the true class of one of `n` images counts as `(n + 1) / (n + 2)` (Platt,
-    "Probabilistic Outputs for Support Vector Machines", 1999).
-
-    Args:
-        probabilities: `(n, classes)`, of images that the model has not learned from: of a softmax, or of sigmoids.
-        labels: Class numbers `(n,)`; or 0 and 1 `(n, classes)` of independent labels.
-
-    Returns:
-        More than 1 for a model that is too sure, less than 1 for one that is not sure enough.
-
-    Raises:
-        ValueError: There are no images, the shapes do not fit, or a label is not a class.
-
-    Example:
-        >>> sure = np.array([[0.9, 0.1]] * 10)
-        >>> temperature(sure, [0] * 10) < 1 < temperature(sure, [0] * 6 + [1] * 4)
-        True
-    """
+    """Return the number to divide a model's logits by so that its probabilities fit the labels best."""
     shares, labels = as_array(probabilities, "float64"), as_array(labels)
     if shares.ndim != 2 or not len(shares) or labels.shape not in (shares.shape[:1], shares.shape):
         raise ValueError(
@@ -189,7 +157,7 @@ def calibrate(model: keras.Model, data: Any, *, batch_size: int = 32) -> float:
         >>> by > 0
         True
     """
-    model = anatomy.learner(model)
+    model = learner(model)
     heads, seen = _heads(model), isinstance(data, Evaluation)
     by = temperature(*((data.probabilities, data.labels) if seen else _predicted(model, data, batch_size)))
     for head in heads:
@@ -200,13 +168,13 @@ def calibrate(model: keras.Model, data: Any, *, batch_size: int = 32) -> float:
 
 def _heads(model: keras.Model) -> list[keras.layers.Dense]:
     """Return the layers that make the logits."""
-    if lack := anatomy.why_not_classifier(model):
+    if lack := why_not_classifier(model):
         raise ValueError(f"Only a classifier can be calibrated. {model.name!r} is not one: {lack}.")
     anatomy.probabilities(model, np.zeros((1, model.output_shape[-1])))  # raises where there are none
-    source = anatomy.output_source(model)
-    if anatomy.last_activation(model) != "linear" and not isinstance(source, keras.layers.Dense):
+    source = output_source(model)
+    if last_activation(model) != "linear" and not isinstance(source, keras.layers.Dense):
         source = tensor_source(source.input)
-    found = anatomy.heads(anatomy.find_vit(model))
+    found = heads(find_vit(model))
     found = found if source in found else [source]
     if not all(isinstance(head, keras.layers.Dense) for head in found):
         raise ValueError(
@@ -220,7 +188,7 @@ def _heads(model: keras.Model) -> list[keras.layers.Dense]:
 def _predicted(model: keras.Model, data: Any, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the probabilities and the labels of a dataset."""
     batches, total = batches_of(data, batch_size)
-    run, prepare = model.predict_on_batch, anatomy.preprocessing_of(model)
+    run, prepare = model.predict_on_batch, preprocessing_of(model)
     rows = list(run_over(batches, run, prepare, model=model, errors="raise", total=total))
     labels = joined_labels(rows)
     if labels is None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from ... import anatomy
 from ..._internal.validate import numbers
+from ...anatomy.parts import find_vit
 from ...backbone import feature_maps
 from ..embeddings import ridge_probe
 from ..embeddings.batches import slices
@@ -34,18 +35,7 @@ and at least 4.1 for arrows and letters (docs/training.md)."""
 
 @dataclasses.dataclass(frozen=True)
 class FlipTest:
-    """How many mirror images fit their label less well than the image does. Made by `flip_test`.
-
-    Attributes:
-        images: The compared images, without those that equal their mirror image.
-        worse: How many of their mirror images are further from the label.
-        z: The signed-rank statistic of the differences (Wilcoxon 1945), in standard deviations: high if mirror images
-            are further from the label more often and by more.
-
-    Example:
-        >>> FlipTest(images=512, worse=448, z=13.8).safe, FlipTest(images=512, worse=263, z=0.9).safe
-        (False, True)
-    """
+    """How many mirror images fit their label less well than the image does. Made by `flip_test`."""
 
     images: int
     worse: int
@@ -113,7 +103,7 @@ def flip_test(
         return None
     targets = targets_of(labels, len(images), classes)
     rng = np.random.default_rng(seed)
-    block = math.ceil(_DEPTH * len(anatomy.blocks(anatomy.find_vit(model)))) - 1
+    block = math.ceil(_DEPTH * len(anatomy.blocks(find_vit(model)))) - 1
     chosen, maps, found = rng.permutation(len(images))[:MOST_IMAGES], feature_maps(model, block), []
     for part in slices(len(chosen), _BATCH):
         if part.start and seconds is not None and time.monotonic() - begun > seconds:

@@ -8,7 +8,7 @@ import time
 import keras
 import numpy as np
 
-from ...anatomy import find_vit
+from ...anatomy.parts import find_vit
 from ...opening import resize
 from ..data.dataset import ImageFolder
 from ..data.folder import Labeled

@@ -19,6 +19,7 @@ from ..._internal.imports import extra
 from ..._internal.progress import progress_bar
 from ..._internal.validate import Share, expanded, is_number, one_of, positive_integer
 from ..._internal.warn import warn_caller
+from ...anatomy.outputs import NUMBERS, output_kind, sigmoid, softmax
 from ...opening import as_model
 from ..data.columns import VALUES, Meaning, check_spelling, columns_of, meaning_of
 from ..data.dataset import preprocessing_for
@@ -221,7 +222,7 @@ def _predict(
         del model  # before the next one is opened
     total, meaning = total / len(models), meanings[0]
     if average == "logits":
-        total = {"single": anatomy.softmax, "multi": anatomy.sigmoid}.get(meaning.task, np.asarray)(total)
+        total = {"single": softmax, "multi": sigmoid}.get(meaning.task, np.asarray)(total)
     good = np.array([path not in failed for path in paths])
     total[~good] = total[good].mean(axis=0)
     return total, meaning
@@ -231,9 +232,9 @@ def _scores(model: keras.Model, outputs: np.ndarray, average: str) -> np.ndarray
     """Return the values of one batch for the average: predictions or logits, float64."""
     task = meaning_of(model).task
     predictions = check_outputs(model, anatomy.predictions(model, outputs)).astype("float64")
-    if average == "probabilities" or task in anatomy.NUMBERS:
+    if average == "probabilities" or task in NUMBERS:
         return predictions
-    if anatomy.output_kind(model) == "logits":
+    if output_kind(model) == "logits":
         return np.asarray(outputs, "float64")
     known = np.clip(predictions, 1e-7, 1 - 1e-7)
     return np.log(known) - (np.log1p(-known) if task == "multi" else 0)

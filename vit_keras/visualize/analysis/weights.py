@@ -8,8 +8,8 @@ import operator
 import keras
 import numpy as np
 
-from ... import anatomy
 from ..._internal.validate import size_pair
+from ...anatomy.parts import find_vit, patch_grid
 from ...layers import AddPositionEmbs, AddSinCosPositionEmbs, RotaryPositions, TransformerBlock
 from ...positions import resize_position_embeddings, sincos2d
 from .components import principal_components, unit
@@ -68,13 +68,13 @@ def position_similarity(model: keras.Model, grid: tuple[int, int] | None = None)
         >>> position_similarity(vit.build_model((32, 48), 8, 2, 64, 2, "tiny", 128, classes=10)).shape
         (4, 6, 4, 6)
     """
-    table, grid = _position_table(anatomy.find_vit(model), None if grid is None else size_pair(grid, "grid"))
+    table, grid = _position_table(find_vit(model), None if grid is None else size_pair(grid, "grid"))
     directions = unit(table)
     return np.clip(directions @ directions.T, -1, 1).reshape(*grid, *grid).astype("float32")
 
 
 def _embedding_kernel(model: keras.Model) -> np.ndarray:
-    vit = anatomy.find_vit(model)
+    vit = find_vit(model)
     layer = next((layer for layer in vit.layers if layer.name == "embedding"), None)
     if layer is None:
         raise ValueError(f"The model {vit.name!r} has no layer 'embedding' with filters.")
@@ -85,7 +85,7 @@ def _position_table(vit: keras.Model, grid: tuple[int, int] | None) -> tuple[np.
     """Return the position embeddings `(patches, hidden_size)` of the patches, and their grid."""
     for layer in vit.layers:
         if isinstance(layer, AddPositionEmbs):
-            own = layer.patch_grid or anatomy.patch_grid(vit)
+            own = layer.patch_grid or patch_grid(vit)
             table = np.asarray(keras.ops.convert_to_numpy(layer.pe), "float32")
             prefix = table.shape[1] - math.prod(own)
             grid = grid or own
@@ -94,7 +94,7 @@ def _position_table(vit: keras.Model, grid: tuple[int, int] | None) -> tuple[np.
         if isinstance(layer, AddSinCosPositionEmbs):
             if grid is None and None in vit.input_shape[1:3]:
                 raise ValueError(f"The model {vit.name!r} takes images of any size. Pass grid=(down, across).")
-            grid = grid or anatomy.patch_grid(vit)
+            grid = grid or patch_grid(vit)
             return sincos2d(grid, layer.output.shape[-1])[0].astype("float64"), grid
     raise ValueError(f"The model {vit.name!r} adds no position embeddings to its patches: {_other_positions(vit)}.")
 

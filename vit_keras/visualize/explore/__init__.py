@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ... import anatomy
 from ..._internal.atomic import complete
 from ..._internal.validate import expanded
+from ...anatomy.inputs import preprocessing_of
 from ..recording import Recording
 from .page import make_page
 from .source import Source, name_apart, of_model, of_recording
@@ -89,7 +89,7 @@ def explorer(
     elif images is None and recordings:
         images = list(recordings[0].images)
         for model in (one for one in given if callable(one)):
-            if (channels := anatomy.preprocessing_of(model).channels) not in (1, 3):
+            if (channels := preprocessing_of(model).channels) not in (1, 3):
                 raise ValueError(
                     f"The images of a recording are RGB, and the model {model.name!r} takes {channels} channels. Pass "
                     "images=, those that were recorded."

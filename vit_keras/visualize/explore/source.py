@@ -14,6 +14,8 @@ import keras
 import numpy as np
 
 from ... import anatomy
+from ...anatomy.outputs import last_activation, last_layer, output_kind, sigmoid, softmax, why_not_classifier
+from ...anatomy.parts import learner
 from ...backend import openvino
 from ..maps import alti_rollout, attention_rollout, relevance_map
 from ..recorder import record, values_add_up
@@ -48,7 +50,7 @@ def of_model(model: Any, images: Any, target: Any, options: dict[Any, Any]) -> S
     """Record a model on images, and return what to show of it."""
     if not callable(model):
         raise TypeError(f"Pass a model and images, or a Recording. Received: {type(model).__name__}")
-    model = anatomy.learner(model)
+    model = learner(model)
     if "keep" not in options and not values_add_up(model):
         options = {**options, "keep": ("attention", "tokens")}
     if images is None:
@@ -61,9 +63,9 @@ def of_model(model: Any, images: Any, target: Any, options: dict[Any, Any]) -> S
     for rec in recordings:
         _check(rec)
     names = _picture_names(images, len(recordings[0].images))
-    activation = anatomy.last_activation(model) if getattr(model, "outputs", None) else None
+    activation = last_activation(model) if getattr(model, "outputs", None) else None
     activation = "sigmoid" if anatomy.task(model) == "multi" else activation
-    kind = anatomy.output_kind(model)
+    kind = output_kind(model)
     whole = callable(target[0] if isinstance(target, tuple) and target else target)  # else `record` leaves it out
     is_logits = {"logits": True, "probabilities": not whole}.get(kind or "")
     name = str(getattr(model, "name", ""))
@@ -73,9 +75,9 @@ def of_model(model: Any, images: Any, target: Any, options: dict[Any, Any]) -> S
 def _record_prediction(model: Any, images: Any, options: dict[Any, Any]) -> Recording:
     """Record with gradients of the predicted class, where there is a head and it has learned something."""
     # Of a model without a graph only its last layer is known.
-    dense = anatomy.output_kind(model) is not None or isinstance(anatomy.last_layer(model), keras.layers.Dense)
+    dense = output_kind(model) is not None or isinstance(last_layer(model), keras.layers.Dense)
     fused = options.get("heads") or options.get("head_fusion")
-    if anatomy.why_not_classifier(model) or not dense or fused or openvino.is_active():
+    if why_not_classifier(model) or not dense or fused or openvino.is_active():
         return record(model, images, **options)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "All gradients are zero", UserWarning)
@@ -165,4 +167,4 @@ def _probabilities(outputs: np.ndarray, activation: str | None, is_logits: bool 
         is_logits = outputs.size == 1 or not ((outputs >= 0).all() and (sums_to_1 or bounded))
     if not is_logits:
         return outputs
-    return anatomy.sigmoid(outputs) if apart else anatomy.softmax(outputs)
+    return sigmoid(outputs) if apart else softmax(outputs)

@@ -14,6 +14,8 @@ from keras import ops
 
 from ... import anatomy
 from ..._internal.validate import one_of
+from ...anatomy.parts import find_vit, learner, patch_grid, prefix_names
+from ...anatomy.pooling import readout
 from ...backend import compiled
 from ...labels import class_numbers
 from ..attention import attention_map
@@ -38,22 +40,20 @@ class Case:
     def __init__(self, model: Any, images: Any, preprocess: Any, grid: Any, batch_size: Any):
         if batch_size < 1:
             raise ValueError(f"batch_size must be 1 or more. Received: {batch_size}")
-        model = anatomy.learner(model)
-        self.model, self.vit = model, anatomy.find_vit(model)
+        model = learner(model)
+        self.model, self.vit = model, find_vit(model)
         self.preprocess, self.given_grid, self.batch_size = preprocess, grid, batch_size
         self.model_inputs: ModelInputs = ModelInputs(model, preprocess)
         self.originals: list[np.ndarray] = read_pictures(images, self.model_inputs.channels)
         self.pictures: np.ndarray = np.clip(np.rint(self.model_inputs.resized(self.originals)), 0, 255).astype("uint8")
         size = self.model_inputs.seen_size(self.model_inputs.size_of(self.originals))
-        self.grid: tuple[Any, ...] | tuple[int, int] = (
-            tuple(grid) if grid is not None else anatomy.patch_grid(self.vit, size)
-        )
+        self.grid: tuple[Any, ...] | tuple[int, int] = tuple(grid) if grid is not None else patch_grid(self.vit, size)
         if not model.built:
             model(self.inputs(self.pictures[:1]))
 
     @functools.cached_property
     def _read_tokens(self):
-        return anatomy.readout(self.model)  # computes numbers, so it cannot be asked while a function is compiled
+        return readout(self.model)  # computes numbers, so it cannot be asked while a function is compiled
 
     def showing(self, pictures: Any) -> Any:
         """Return the same case with other images, of the right size."""
@@ -89,7 +89,7 @@ class Case:
         patches = np.ones((len(self.pictures), math.prod(self.grid)), "float32")
         if removed is not None:
             np.put_along_axis(patches, removed, 0, axis=1)
-        prefix = np.ones((len(patches), len(anatomy.prefix_names(self.vit))), "float32")
+        prefix = np.ones((len(patches), len(prefix_names(self.vit))), "float32")
         return np.concatenate([prefix, patches], axis=1)
 
     def without(self, kind: Any, removed: Any, filler: Any) -> Any:

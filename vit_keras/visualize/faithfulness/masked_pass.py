@@ -17,8 +17,11 @@ from keras import ops
 
 from ... import anatomy
 from ..._internal.tap import tap
+from ...anatomy.outputs import last_layer, output_kind
+from ...anatomy.parts import attention_blocks, find_vit, has_attention
 from ...backend.keras_internals import flat_layers
-from ...layers import AttentionPooling, ExtractToken, MeanToken
+from ...layers import AttentionPooling, ExtractToken
+from ...layers.tokens import MeanToken
 
 
 def read(
@@ -41,7 +44,7 @@ def read(
             raise ValueError("A target function returns a tensor of one number for each image.")
         return ops.cast(ops.reshape(value, (-1,)), "float32")
     outputs = ops.cast(outputs, "float32")
-    kind_of_output = anatomy.output_kind(model)
+    kind_of_output = output_kind(model)
     if kind_of_output == "probabilities" or (kind_of_output is None and _ends_in_sigmoid(model)):
         return outputs
     if outputs.shape[-1] == 1 or anatomy.task(model) == "multi":
@@ -54,7 +57,7 @@ def read(
 
 
 def _ends_in_sigmoid(model):
-    activation = getattr(anatomy.last_layer(model), "activation", None)  # of a model without a graph
+    activation = getattr(last_layer(model), "activation", None)  # of a model without a graph
     return getattr(activation, "__name__", None) == "sigmoid"
 
 
@@ -101,7 +104,7 @@ class _Removal:
 
 def pooled(model: keras.Model, read: list[slice], tokens: Any, masks: Any) -> Any:
     """Return what the head reads of the last block's tokens: `(batch, width)`."""
-    named = {layer.name: layer for layer in anatomy.find_vit(model).layers}
+    named = {layer.name: layer for layer in find_vit(model).layers}
     if "Transformer_encoder_norm" in named:
         tokens = named["Transformer_encoder_norm"](tokens)
     pooling = pools(model)
@@ -122,4 +125,4 @@ def pools(model: keras.Model) -> list[keras.layers.Layer]:
 
 
 def _blocks(model):
-    return anatomy.attention_blocks(anatomy.find_vit(model)) if anatomy.has_attention(model) else []
+    return attention_blocks(find_vit(model)) if has_attention(model) else []

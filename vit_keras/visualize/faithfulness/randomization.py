@@ -12,7 +12,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from ... import anatomy
+from ...anatomy.parts import attention_blocks, block_numbers, find_vit
 from ...backend.keras_internals import flat_layers
 from .case import Case, MapMethod, wants_target
 from .tables import table
@@ -131,9 +131,9 @@ def _ranks(values):
 
 def _stages(model, layers):
     """Return what is randomized, from the output down: names, layers, and whether to compare the maps then."""
-    vit = anatomy.find_vit(model)
-    blocks = anatomy.attention_blocks(vit)
-    shown = anatomy.block_numbers(layers, len(blocks))
+    vit = find_vit(model)
+    blocks = attention_blocks(vit)
+    shown = block_numbers(layers, len(blocks))
     places = [n for n, layer in enumerate(vit.layers) if any(b in flat_layers(layer) for b in blocks)]
     after, before = _outside(model, vit)
     after, before = vit.layers[places[-1] + 1 :] + after, before + vit.layers[: places[0]]

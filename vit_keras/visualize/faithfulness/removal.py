@@ -13,6 +13,8 @@ import numpy as np
 
 from ... import anatomy
 from ..._internal.validate import one_of
+from ...anatomy.outputs import NUMBERS
+from ...anatomy.parts import attention_blocks
 from .case import Case, MapMethod, wants_target
 from .masked_pass import pools
 from .tables import standard_error, table, with_error
@@ -174,13 +176,13 @@ def evaluate_maps(
     case = Case(model, images, preprocess, grid, batch_size)
     model = case.model
     kind = target if callable(target) else "similarity" if target is None else "probability"
-    if kind == "probability" and anatomy.task(model) in anatomy.NUMBERS:
+    if kind == "probability" and anatomy.task(model) in NUMBERS:
         raise ValueError(
             f"The model {model.name!r} predicts numbers, which have no probability. Pass as target None, or a function "
             "of its outputs, such as lambda outputs: outputs[:, 0]."
         )
     if metric == "token_removal" or kind == "similarity":
-        anatomy.attention_blocks(case.vit)  # or raise
+        attention_blocks(case.vit)  # or raise
     if metric == "token_removal" and kind != "similarity" and not pools(model):
         raise ValueError(
             f"The model {model.name!r} pools its tokens by itself, and would read removed ones too. Use "
