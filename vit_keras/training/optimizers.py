@@ -1,8 +1,5 @@
-"""Keras' optimizers with a learning rate for each layer, and a schedule over a fraction of the training.
-
-They add what fine-tuning a Vision Transformer needs and Keras lacks: layer-wise learning-rate decay (BEiT, arXiv
-2106.08254, appendix H), no weight decay of biases, normalizations, tokens and positions, and layers that start to
-learn later than the head.
+"""Keras' optimizers with what a ViT needs and Keras lacks: a rate for each layer (BEiT, arXiv 2106.08254, appendix H),
+no weight decay of biases, normalizations, tokens and positions, and layers that start to learn later than the head.
 """
 
 from __future__ import annotations
@@ -39,12 +36,9 @@ _NEVER_DECAYED = re.compile(r"(^|/)(cls|registers|probe|pos_embedding|relative_p
 
 
 def depths(variables: Sequence[Any]) -> list[int]:
-    """Return the depth of each variable in a Vision Transformer by its path, counted as timm does (`group_matcher`).
-
-    0 for everything before the blocks, 1 to L for the blocks, L for the last normalization, L + 1 for everything else:
-    the head, and layers around the ViT. Without blocks: 1 for all. Of several towers, as in `ImageText`, L is the
-    deepest one's, and the others are counted down from their heads.
-    """
+    """Return the depth of each variable in a Vision Transformer by its path, counted as timm does (`group_matcher`)."""
+    # 0 before the blocks, 1 to L for the blocks, L for the last normalization, L + 1 for everything else. Of several
+    # towers, as in `ImageText`, L is the deepest one's, and the others are counted down from their heads.
     paths = [getattr(variable, "path", variable.name) for variable in variables]
     places = [_place(path, after) for path, after in zip(paths, [*paths[1:], ""])]
     in_blocks = [path[found.start() :] for path in paths if (found := _BLOCK.search(path))]
