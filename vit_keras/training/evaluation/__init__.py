@@ -187,8 +187,8 @@ def _chosen(paths: Sequence[str], only: Any) -> np.ndarray:
             raise ValueError(f'{file} is not a split.json of finetune, with a list "validation": {error}.') from None
         if split.get("refit"):
             warn_caller(
-                f"The model.keras next to {file} has learned these images too. What it would have been worth on them is "
-                "in report.html and history.json. Evaluate it on new images."
+                f"The model.keras next to {file} has learned these images too. Its accuracy before is in report.html "
+                "and history.json. Evaluate it on new images."
             )
     wanted = {*map(str, only)}
     missing = sorted(wanted.difference(paths))
