@@ -62,7 +62,8 @@ def photos(tmp_path):
 
 def finetune(photos, out, **options):
     tiny = vit.build_model(16, 8, 1, 16, 2, "tiny", 16, classes=5)
-    settings = {"epochs": 1, "batch_size": 4, "image_size": 16, "mistakes": 0, "progress": False, **options}
+    settings = {"epochs": 1, "batch_size": 4, "image_size": 16, "mistakes": 0, "refit": False, "progress": False}
+    settings |= options
     return training.finetune(tiny, photos, output=out, validation_split=0.34, **settings)
 
 

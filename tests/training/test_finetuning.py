@@ -107,7 +107,8 @@ def test_a_run_learns_and_leaves_everything(finished, photos):
     assert result.evaluation.accuracy > 0.6  # of three colours, one in three by chance
     assert len(result.history["val_loss"]) == 3 and result.history["val_loss"][-1] < result.history["val_loss"][0]
     assert result.model.labels == tuple(COLOURS)
-    again = evaluate(result.folder / "model.keras", photos, only=result.folder / "split.json", progress=False)
+    with pytest.warns(UserWarning, match="has learned these images too"):
+        again = evaluate(result.folder / "model.keras", photos, only=result.folder / "split.json", progress=False)
     assert again.paths == result.evaluation.paths
     assert result.evaluation.accuracy == pytest.approx(result.history["val_accuracy"][-1], abs=1e-6)
 

@@ -16,6 +16,7 @@ from PIL import Image
 from ... import anatomy
 from ..._internal.finite import check_outputs
 from ..._internal.validate import expanded, one_of, positive_integer
+from ..._internal.warn import warn_caller
 from ...anatomy.inputs import image_shape, preprocessing_of
 from ...anatomy.outputs import output_names, why_not_classifier
 from ...anatomy.parts import has_attention
@@ -85,7 +86,7 @@ def evaluate(
         ValueError: The model has no head, a folder or a label is not a class of it, or an image is damaged.
 
     Warns:
-        UserWarning: Damaged images or empty folders were left out.
+        UserWarning: Damaged images or empty folders were left out; or `only` is of a model that has learned the images.
 
     Example:
         >>> evaluate("finetuned/model.keras", "flowers", only="finetuned/split.json").accuracy  # doctest: +SKIP
@@ -183,9 +184,15 @@ def _chosen(paths: Sequence[str], only: Any) -> np.ndarray:
     if isinstance(only, (str, os.PathLike)):
         file = expanded(only)
         try:
-            only = json.loads(file.read_text(encoding="utf-8-sig"))["validation"]
+            split = json.loads(file.read_text(encoding="utf-8-sig"))
+            only = split["validation"]
         except (ValueError, LookupError, TypeError) as error:
             raise ValueError(f'{file} is not a split.json of finetune, with a list "validation": {error}.') from None
+        if split.get("refit"):
+            warn_caller(
+                f"The model.keras next to {file} has learned these images too. Its accuracy before is in report.html "
+                "and history.json. Evaluate it on new images."
+            )
     wanted = {*map(str, only)}
     missing = sorted(wanted.difference(paths))
     if missing:

@@ -212,7 +212,7 @@ class Request:
             "report.html": page,
             "history.json": {**told, "images": {each.key: each.told for each in findings}},
             "recipe.json": how.to_dict(),
-            "split.json": training.split(),
+            "split.json": {**training.split(), "refit": again is not None},
         }
         model = model if again is None else again.model
         results.write(self.output, files, model, probed)
