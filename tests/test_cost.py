@@ -51,7 +51,7 @@ def tiny(name):
 def check():
     """The tool that measures."""
     pytest.importorskip("torch")
-    return script(ROOT / "tools" / "check_cost.py")
+    return script(ROOT / "benchmarks" / "lab" / "cost.py")
 
 
 @pytest.mark.any_backend

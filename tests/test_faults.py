@@ -86,7 +86,7 @@ def tiny():
 
 
 def check(operations, kills, *only):
-    command = [sys.executable, "tools/measure_faults.py", "--kills", str(kills), "--only", ",".join(only)]
+    command = [sys.executable, "-m", "benchmarks.lab.faults", "--kills", str(kills), "--only", ",".join(only)]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=3600)
     rows = re.findall(rf"^\| .* \| {kills} \| \d+ \| \d+ \| 0 \| 0 \| 0 \| 0 \| \d+ \|.*$", result.stdout, re.MULTILINE)
     assert result.returncode == 0 and len(rows) == operations, result.stdout + result.stderr

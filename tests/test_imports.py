@@ -173,5 +173,5 @@ def test_what_keras_needs_on_openvino_is_named(tmp_path):
     for module in ("openvino", "scipy"):
         said = run(code, tmp_path, LACKS=module, KERAS_BACKEND="openvino")
         assert f"runs on openvino, and the module {module} is missing" in said, said
-        assert 'pip install openvino scipy "keras>=3.12"' in said
+        assert "pip install openvino scipy)" in said
     assert "openvino" not in run(code, tmp_path, LACKS="scipy", KERAS_BACKEND="jax")  # which needs SciPy, too

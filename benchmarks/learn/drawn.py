@@ -2,7 +2,7 @@
 
     python -m benchmarks.learn.drawn arrows FOLDER [--count 450]
 
-writes images of each class to a folder, `FOLDER/class/number.png`, for example for `tools/measure_recipes.py`.
+writes images of each class to a folder, `FOLDER/class/number.png`, for example for `benchmarks/lab/recipes.py`.
 """
 
 from __future__ import annotations

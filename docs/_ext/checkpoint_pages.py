@@ -70,7 +70,7 @@ A family is a way to name and to lay out weights. The package detects it from th
 
 - *Comparisons* is the number of comparisons with the original implementation, on models with seeded weights.
 - *Difference* is the largest difference from the output of the original, relative to the largest output.
-  `python tools/measure_exactness.py` measures it. The tests require 1e-5 on every backend (1e-4 behind a ResNet).
+  `python -m benchmarks.lab.exactness` measures it. The tests require 1e-5 on every backend (1e-4 behind a ResNet).
 
 A family without a number is read by the rules of a different family that has one, or it is compared with files that
 this package wrote. [The guide](../checkpoints.md#families) says what to pass for each family.

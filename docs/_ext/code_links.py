@@ -1,4 +1,4 @@
-"""Links from code in the text: `training.image_folder(…)` to the reference, `tools/measure_maps.py` to its page."""
+"""Links from code in the text: `training.image_folder(…)` to the reference, `benchmarks/lab/maps.py` to its page."""
 
 import re
 

@@ -398,7 +398,7 @@ def test_the_script_behind_the_table_prints_such_rows(monkeypatch, capsys):
 
     monkeypatch.setattr(family_files, "cases", lambda: ["torchvision_vit"])
     monkeypatch.setattr(support, "DATA", support.DATA / "families")  # which has none of Google's
-    runpy.run_path(str(ROOT / "tools" / "measure_exactness.py"))
+    runpy.run_path(str(ROOT / "benchmarks" / "lab" / "exactness.py"))
     cells = re.fullmatch(r"\| `(\S+)` \| (\d+) \| (\S+) \| (\S+) \|\n", capsys.readouterr().out)
     assert cells[1] == "torchvision"
     assert cells[2] == "2"

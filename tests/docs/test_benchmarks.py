@@ -382,7 +382,7 @@ def test_what_is_for_a_gpu_runs_on_a_cpu(tmp_path):
     pytest.importorskip("torch")
     ours = ["ours, JAX", "ours, PyTorch", "ours, PyTorch, own loop"]
     small = ["--models", "ti16", "--batches", "2", "--image-size", "32", "--steps", "1", "--rounds", "1", "--peak", "1"]
-    script, output = ROOT / "tools" / "measure_gpu.py", tmp_path / "gpu.json"
+    script, output = ROOT / "benchmarks" / "lab" / "gpu.py", tmp_path / "gpu.json"
     command = [sys.executable, str(script), *small, "--contenders", *ours, "--output", str(output)]
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     quick = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}

@@ -3,7 +3,6 @@
 import importlib
 import json
 import re
-import sys
 import zipfile
 
 import keras
@@ -20,22 +19,13 @@ BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 @pytest.fixture
-def tools(monkeypatch):
-    """The two scripts behind the page."""
-    monkeypatch.syspath_prepend(str(ROOT / "tools"))
-    yield importlib.import_module("paper_figures"), importlib.import_module("scaling_study")
-    for name in ("paper_figures", "scaling_study"):
-        sys.modules.pop(name, None)
+def study():
+    return importlib.import_module("benchmarks.lab.scaling_study")
 
 
 @pytest.fixture
-def study(tools):
-    return tools[1]
-
-
-@pytest.fixture
-def figures(tools):
-    return tools[0]
+def figures():
+    return importlib.import_module("benchmarks.lab.paper_figures")
 
 
 def test_the_code_is_one_program():

@@ -1,4 +1,4 @@
-"""Our maps of the models in the golden files: what the parity test checks and `tools/measure_maps.py` prints."""
+"""Our maps of the models in the golden files: what the parity test checks and `benchmarks/lab/maps.py` prints."""
 
 import contextlib
 import functools

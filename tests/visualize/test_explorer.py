@@ -449,7 +449,7 @@ def test_without_a_target_it_is_the_predicted_class_of_a_head_that_has_learned(m
             assert views(other) == ["output", "alti"]
 
 
-@pytest.mark.parametrize("case", ["head_fusion", "heads", "OpenVINO"])
+@pytest.mark.parametrize("case", ["head_fusion", "OpenVINO"])
 def test_no_gradients_where_none_are_shown_or_possible(model, monkeypatch, case):
     monkeypatch.setattr(openvino, "is_active", lambda: case == "OpenVINO")
     targets = []

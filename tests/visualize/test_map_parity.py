@@ -1,7 +1,7 @@
 """Our maps against the reference implementations: what grad-cam, captum, torch-cam, … and the papers' formulas made.
 
 `make_map_golden.py` ran them in float64 on seeded models of timm's; the files hold what came out. Here we load the same
-weights and make one recording of the same pictures; `measure_maps.py` prints how far each map is from its reference.
+weights and make one recording of the same pictures; `benchmarks/lab/maps.py` prints how far each map is off.
 """
 
 import pytest

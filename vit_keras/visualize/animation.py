@@ -91,7 +91,7 @@ def _recorded_frames(recording: Any, over: str, size: int, look: Look) -> list[n
     from .maps import attention_rollout
 
     pixels = sized(recording.images[0], size)
-    how = {} if recording.heads is None else {"head_fusion": recording.heads}
+    how = {} if recording.head_fusion is None else {"head_fusion": recording.head_fusion}
     if one_of(over, "over", ("layers", "discard")) == "layers":
         depths = range(1, len(recording.layers) + 1)
         steps = [

@@ -199,7 +199,7 @@ def plot_layers(
     from .maps import cls_attention
 
     chosen, recording = look_of(look, plot_layers), of_one_image(recording, image)
-    if recording.heads is not None:
+    if recording.head_fusion is not None:
         rows = recording.attention[:, 0]
         rows = rows if rows.ndim == 2 else np.einsum("q,lqk->lk", recording.readout[0], rows)
         maps = {f"layer {n}": heat for n, heat in zip(recording.layers, recording.patches(rows))}

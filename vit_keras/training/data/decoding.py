@@ -59,7 +59,7 @@ class Decoder:
         """Return the whole image, upright. A large one is reduced; of a JPEG no more is decoded than is needed."""
         with decode(path, path) as image:
             try:
-                image.draft(None, (self.shortest,) * 2)
+                image.draft(None, (self.shortest, self.shortest))
                 pixels = read(image, None)
             except (OSError, ValueError) as error:
                 raise ValueError(f"Could not read {path}: {error}") from None

@@ -150,7 +150,8 @@ def _best(probes: Iterable[Probe], features: np.ndarray, labels: np.ndarray) -> 
     losses: list[float] = []
     for probe in probes:
         tried.append(probe)
-        losses.append(-np.mean(np.log(softmax(probe.logits(features))[np.arange(len(labels)), labels] + 1e-30)))
+        likelihoods = softmax(probe.logits(features))[np.arange(len(labels)), labels]
+        losses.append(-float(np.mean(np.log(likelihoods + 1e-30))))
         if len(losses) - np.argmin(losses) > 2:
             break
     best = tried[np.argmin(losses)]

@@ -125,10 +125,12 @@ def kept(recording: Recording, name: str) -> np.ndarray:
 def _attention(recording: Recording, heads: tuple[str | None, ...] = (None,)) -> np.ndarray:
     """Return all rows of the attention, of single heads or of heads fused in one of these ways."""
     attention = kept(recording, "attention")
-    if recording.heads not in heads:
+    if recording.head_fusion not in heads:
         ways = " or ".join(f"head_fusion={way!r}" for way in heads)
-        raise ValueError(f"The recorded heads were fused, by head_fusion={recording.heads!r}. Record with {ways}.")
-    if attention.ndim != (5 if recording.heads is None else 4):
+        raise ValueError(
+            f"The recorded heads were fused, by head_fusion={recording.head_fusion!r}. Record with {ways}."
+        )
+    if attention.ndim != (5 if recording.head_fusion is None else 4):
         raise ValueError("The recording has only the rows that the output is read from. Record with query='all'.")
     return attention
 

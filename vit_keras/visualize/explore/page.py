@@ -86,7 +86,7 @@ def _meta(fixed: dict[Any, Any], sources: Sequence[Source], plan: Plan, notes: l
                 "grid": [int(n) for n in rec.grid],
                 "prefix": list(rec.prefix),
                 "heads": heads,
-                "fused": rec.heads,
+                "fused": rec.head_fusion,
                 "layers": [
                     {"n": int(rec.layers[k]), "heads": heads if full else 1} for k, full in plan.blocks(len(rec.layers))
                 ],

@@ -76,7 +76,7 @@ def _record_prediction(model: Any, images: Any, options: dict[Any, Any]) -> Reco
     """Record with gradients of the predicted class, where there is a head and it has learned something."""
     # Of a model without a graph only its last layer is known.
     dense = output_kind(model) is not None or isinstance(last_layer(model), keras.layers.Dense)
-    fused = options.get("heads") or options.get("head_fusion")
+    fused = options.get("head_fusion")
     if why_not_classifier(model) or not dense or fused or openvino.is_active():
         return record(model, images, **options)
     with warnings.catch_warnings():
@@ -101,9 +101,9 @@ def _check(rec: Recording) -> None:
             f"The explorer needs every row of attention, {tokens} × {tokens}. Received: a recording with attention of "
             f"the shape {attention.shape}. Record with query='all'."
         )
-    if rec.heads not in (None, "mean", "max", "min"):
+    if rec.head_fusion not in (None, "mean", "max", "min"):
         raise ValueError(
-            f"The recording has the heads fused by {rec.heads!r}, which is not an attention. "
+            f"The recording has the heads fused by {rec.head_fusion!r}, which is not an attention. "
             "Record with head_fusion=None."
         )
 
@@ -127,14 +127,14 @@ def _maps(recordings: Sequence[Recording]) -> list[tuple[str, list[str], np.ndar
     """Return the maps of what is in the output, with a key and a name for each image."""
     rec = recordings[0]
     count = len(rec.images)
-    found = [("output", ["Rollout to output"] * count, attention_rollout(rec, head_fusion=rec.heads or "mean"))]
+    found = [("output", ["Rollout to output"] * count, attention_rollout(rec, head_fusion=rec.head_fusion or "mean"))]
     if rec.pooling_attention is not None:
         found.append(("pooling", ["Attention of the pooling head"] * count, rec.patches(rec.readout)))
     whole = (rec.values, rec.projections, rec.tokens)
     if attention_of(rec).ndim == 5 and all(array is not None for array in whole):
         found.append(("alti", ["ALTI"] * count, alti_rollout(rec)))
     for n, one in enumerate(recordings):
-        if one.gradients is not None and one.heads is None and not one.exits:
+        if one.gradients is not None and one.head_fusion is None and not one.exits:
             names = [f"Relevance: {_target(one, b)}" for b in range(count)]
             found.append((f"relevance{n or ''}", names, relevance_map(one)))
     return [(key, names, np.asarray(values, "float32").reshape(count, -1)) for key, names, values in found]

@@ -1,6 +1,6 @@
 """Kill this package's work at every moment, and check what is left.
 
-python tools/measure_faults.py [--kills 100] [--only download,finetune] [--output docs/faults.md]
+python -m benchmarks.lab.faults [--kills 100] [--only download,finetune] [--output docs/faults.md]
 
 A process does the work. It is killed (SIGKILL) half of the times when it is about to change a file, each change in
 turn, and half of the times at a random moment. Then every file with a final name is opened and compared. The same call
@@ -36,16 +36,16 @@ from typing import Any
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[variable] = "1"  # processes are forked, which takes a parent without threads
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import keras
 import numpy as np
-from faults import FOUND, FULL, INTERRUPTED, KILLED, Child, Operation, Trial, small_disk
 from PIL import Image
 
 import vit_keras
 from vit_keras import checkpoints, training, visualize, vit
 from vit_keras.cli import main as command_line
+
+from .trials import FOUND, FULL, INTERRUPTED, KILLED, Child, Operation, Trial, small_disk
 
 BODY = b"PK\x03\x04" + random.Random(0).randbytes(200_000)
 PIECES = 20

@@ -1,6 +1,6 @@
 """Measure what losses for unbalanced classes gain: a ViT fine-tuned on a long tail, tested on equal classes.
 
-python tools/measure_imbalance.py FOLDER --weights Ti_16.npz [--largest 80] [--ratio 16] [--seeds 3] [--epochs 6]
+python -m benchmarks.lab.imbalance FOLDER --weights Ti_16.npz [--largest 80] [--ratio 16] [--seeds 3] [--epochs 6]
 
 FOLDER holds class/image. Each seed draws other images, and gives the classes other places in the tail: the first has
 `largest` images, the last `largest / ratio`, and those between fall by equal factors. 40 other images of each class

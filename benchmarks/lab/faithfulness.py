@@ -1,6 +1,6 @@
 """Print the tables of docs/faithfulness.md: how faithful each kind of map is.
 
-    python tools/measure_faithfulness.py WEIGHTS PICTURES
+    python -m benchmarks.lab.faithfulness WEIGHTS PICTURES
 
 WEIGHTS is a checkpoint with classes, PICTURES a folder of JPEG files. A `labels.json` in it, `{file: class}`, gives
 their classes; without it, the predicted classes are used.

@@ -1,6 +1,6 @@
 """Compare what devices send, by the cost model, with what XLA makes of a training step on eight simulated devices.
 
-python tools/check_sent.py [--models vit_ti16 vit_s16 vit_b16] [--sizes 96 224] [--images 16] [-o docs/cost.md]
+python -m benchmarks.lab.sent [--models vit_ti16 vit_s16 vit_b16] [--sizes 96 224] [--images 16] [-o docs/cost.md]
 
 Each cell is a process: `vit_keras.distribute` with a strategy, one step of `fit` with JAX, and the bytes of all
 collective operations in the program that XLA has compiled, sent around a ring. The models have two blocks, which is

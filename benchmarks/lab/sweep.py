@@ -1,6 +1,6 @@
 """Write into `docs/sweep.csv` what becomes of random files of timm's and transformers' models.
 
-    pip install timm transformers && python tools/measure_sweep.py [--arguments] [--only PATTERN …] [--into FILE]
+    pip install timm transformers && python -m benchmarks.lab.sweep [--arguments] [--only PATTERN …] [--into FILE]
 
 `--arguments` changes one argument of a constructor at a time instead, and writes `docs/sweep_arguments.csv`.
 
@@ -25,7 +25,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "goldens")]
 
 import argument_sweep

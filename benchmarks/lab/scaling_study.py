@@ -1,8 +1,8 @@
 """Measure in miniature what the paper's Figures 3 to 5 measure at full size, on CIFAR-10: accuracy against training
 compute, images and architecture.
 
-    python tools/scaling_study.py CIFAR10 sizes [-o docs/scaling.json]
-    python tools/scaling_study.py CIFAR10 paper [-o docs/paper/study.json]
+    python -m benchmarks.lab.scaling_study CIFAR10 sizes [-o docs/scaling.json]
+    python -m benchmarks.lab.scaling_study CIFAR10 paper [-o docs/paper/study.json]
 
 CIFAR10 is a folder with train/CLASS/PICTURE and test/CLASS/PICTURE, or a ZIP file of it. Each model is trained from
 scratch once for each run of the study, with a schedule of its own, so that every point is the end of a run. A study

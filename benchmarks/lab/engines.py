@@ -1,7 +1,7 @@
 """Measure `training.Embedder` in Ray Data on this machine: the gain of a second worker, and the memory of many rows.
 
-    python tools/measure_engines.py workers [--model vit_b16] [--rows 200] [--rounds 3]
-    python tools/measure_engines.py memory [--rows 1000000]
+    python -m benchmarks.lab.engines workers [--model vit_b16] [--rows 200] [--rounds 3]
+    python -m benchmarks.lab.engines memory [--rows 1000000]
 
 `workers` computes features with one worker and with two, in turns, each on one thread. A rate counts from the end of
 the first batch on, when all workers are up. `memory` sends rows through two workers with a tiny model, and prints the

@@ -1,6 +1,6 @@
 """Measure what pre-training without labels gains: a small ViT on few labeled images, with and without it.
 
-python tools/measure_pretraining.py FOLDER [--seeds 3] [--unlabeled 1000] [--labeled 100]
+python -m benchmarks.lab.pretraining FOLDER [--seeds 3] [--unlabeled 1000] [--labeled 100]
 
 FOLDER holds train/class/image and test/class/image, all of 32 pixels (CIFAR-10). Each seed is a fresh model, another
 order of the images and other masks. It prints the accuracy on the test images, and its gain with a standard error.

@@ -1,6 +1,6 @@
 """Print the processor time of a model in mixed_bfloat16, divided by its time in float32, in turns.
 
-KERAS_BACKEND=torch OMP_NUM_THREADS=1 python tools/measure_bfloat16.py [MODEL ...] [--size 224] [--batch 8]
+KERAS_BACKEND=torch OMP_NUM_THREADS=1 python -m benchmarks.lab.bfloat16 [MODEL ...] [--size 224] [--batch 8]
 
 Each row is the median of some rounds: one training step of the recipe `finetune`, and one `predict_on_batch`.
 """

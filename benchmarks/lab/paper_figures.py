@@ -1,6 +1,6 @@
 """Make the figures and tables of docs/paper.md.
 
-    python tools/paper_figures.py [NAME …] [--weights FILE] [--pictures FOLDER]
+    python -m benchmarks.lab.paper_figures [NAME …] [--weights FILE] [--pictures FOLDER]
 
 The figures on real weights are of Google's ViT-Ti/16 (AugReg, ImageNet): the published one, or --weights. FOLDER holds
 photographs, and labels.json with the ImageNet class of each by its name. Without it, `resolution` stays as it is.
@@ -19,14 +19,15 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 import numpy as np
-import scaling_study
 from PIL import Image
 
 import vit_keras
 from vit_keras import training, visualize, vit
 from vit_keras.training.masked import patchify
 
-PAGE = Path(__file__).parents[1] / "docs" / "paper.md"
+from . import scaling_study
+
+PAGE = Path(__file__).parents[2] / "docs" / "paper.md"
 FOLDER = PAGE.with_suffix("")
 SIZES = (160, 224, 384)
 GRAY = 0.62

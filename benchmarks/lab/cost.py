@@ -1,6 +1,6 @@
 """Compare the cost model with what PyTorch measures, and write the tables of docs/cost.md.
 
-KERAS_BACKEND=torch python tools/check_cost.py [--models vit_ti16 vit_s16 vit_b16] [--sizes 96 224] [--batches 1 4 8]
+KERAS_BACKEND=torch python -m benchmarks.lab.cost [--models vit_ti16 vit_s16 vit_b16] [--sizes 96 224] [--batches 1 4 8]
     [-o docs/cost.md]
 
 Operations are counted by `torch.utils.flop_counter`, in the form of attention whose products it knows. What is kept for

@@ -1,6 +1,6 @@
 """Measure the input pipeline and training a ViT-Ti/16 in images a second, and a frozen ViT-Ti/16 in seconds.
 
-python tools/measure_data.py [FOLDER] [--sizes 128 224] [--weights Ti_16.npz]
+python -m benchmarks.lab.data [FOLDER] [--sizes 128 224] [--weights Ti_16.npz]
 
 The frozen model computes features, once and from the cache; then come a linear probe and the nearest neighbors. The
 images are FOLDER/class/image.jpg; without FOLDER, 500 random ones of 320 × 240. Without --weights the model is random,

@@ -1,7 +1,7 @@
 """Time models on the PyTorch backend of Keras beside timm's, in turns, on one thread.
 
 pip install timm
-KERAS_BACKEND=torch python tools/compare_timm.py [--models ti16 s16 b16] [--batches 1 8] [--rounds 20] [--bfloat16]
+KERAS_BACKEND=torch python -m benchmarks.lab.compare_timm [--models ti16 s16 b16] [--batches 1 8] [--bfloat16]
 
 Random weights, images of 224 pixels, exact GELU, as in timm, in float32. With `--bfloat16`, ours have the policy
 `mixed_bfloat16`, and timm's run under `torch.autocast`. Prediction is `model(images)` under

@@ -1,6 +1,6 @@
 """Print the table of docs/export.md: size, accuracy and time of int8 files next to float files, by format.
 
-    KERAS_BACKEND=torch python tools/measure_int8.py WEIGHTS FOLDER [FOLDER ...]
+    KERAS_BACKEND=torch python -m benchmarks.lab.int8 WEIGHTS FOLDER [FOLDER ...]
 
 A folder with a `labels.json`, `{file name: number of its class}`, counts for top-1; the images of all folders count for
 agreement, the share of images that keep the class of the float file in the same runtime. The error is the norm of all
@@ -18,7 +18,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 import vit_keras

@@ -1,6 +1,6 @@
 """Print how far the logits of ViT-Ti/16 are from the reference's: ours, and those of libraries with the exact GELU.
 
-KERAS_BACKEND=torch python tools/measure_gelu.py PICTURES [--environments FOLDER]
+KERAS_BACKEND=torch python -m benchmarks.lab.gelu PICTURES [--environments FOLDER]
 
 PICTURES is a folder of images, for which our logits are the reference, or an .npz file of `image` (uint8) and of the
 `logits` that Google's code computed. The weights are downloaded, or found in VIT_KERAS_WEIGHTS. Each library gets the
@@ -18,7 +18,7 @@ import numpy as np
 
 from vit_keras.checkpoints.locate import fetch
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT))  # last: an environment may have another vit_keras
 
 

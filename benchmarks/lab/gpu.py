@@ -1,8 +1,8 @@
 """Time ViT-B/16 and L/16 on one GPU: ours on JAX and PyTorch beside timm, as it is and compiled.
 
 pip install timm torch "jax[cuda12]"
-python tools/measure_gpu.py [--models b16 l16] [--batches 1 64 256] [--rounds 3] [--output gpu.json]
-KERAS_BACKEND=jax python tools/measure_gpu.py --exact WEIGHTS GOLDEN
+python -m benchmarks.lab.gpu [--models b16 l16] [--batches 1 64 256] [--rounds 3] [--output gpu.json]
+KERAS_BACKEND=jax python -m benchmarks.lab.gpu --exact WEIGHTS GOLDEN
 
 Random weights, images of 224 pixels that are on the device, exact GELU, the fused attention of each framework.
 Prediction is in bfloat16. A step of training is one of AdamW, in bfloat16 with weights of float32. Ours trains by

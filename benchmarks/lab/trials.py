@@ -1,4 +1,4 @@
-"""Faults of one operation, and what is left after them: the machinery of `measure_faults`."""
+"""Faults of one operation, and what is left after them: the machinery of `faults`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Measure what several views of an image at test time gain: `predict_table(tta=…)` of a linear probe on a frozen ViT.
 
-python tools/measure_tta.py FOLDER --weights Ti_16.npz [--image-size 128] [--train 40] [--test 40] [--seeds 5]
+python -m benchmarks.lab.tta FOLDER --weights Ti_16.npz [--image-size 128] [--train 40] [--test 40] [--seeds 5]
 
 FOLDER holds class/image. Each seed draws `train` and `test` images of each class. Printed are the accuracy and the
 cross-entropy with one view and, for more views, the gain in points and the change of the cross-entropy, with their

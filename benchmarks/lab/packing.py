@@ -1,6 +1,6 @@
 """Time images of several shapes three ways: packed, padded to one length, and one by one.
 
-python tools/measure_packing.py WEIGHTS IMAGES [--longest 224 192 160 128 96] [--rounds 5]
+python -m benchmarks.lab.packing WEIGHTS IMAGES [--longest 224 192 160 128 96] [--rounds 5]
 
 The images of a folder keep their aspect ratio. The longest side gets each of the given sizes, in pixels. The
 ways take turns on one thread of the backend of Keras; what is printed is the CPU time of the best round. The outputs of

@@ -1,6 +1,6 @@
 """Measure what changes of a recipe gain: a ViT fine-tuned on few images, tested on images of the same folder.
 
-python tools/measure_recipes.py FOLDER "mixup=0.2" "ema=0.9" "tta=flip" --weights Ti_16.npz --output runs
+python -m benchmarks.lab.recipes FOLDER "mixup=0.2" "ema=0.9" "tta=flip" --weights Ti_16.npz --output runs
 
 FOLDER holds class/image. `--tested` images, evenly of all classes and the same for all seeds, are the test; each seed
 draws `--pictures` others of each class to learn from. A change is one text of one or several NAME=VALUE, divided by

@@ -1,0 +1,1 @@
+"""The scripts behind numbers in the documentation: `python -m benchmarks.lab.NAME --help`."""
