@@ -16,7 +16,7 @@ SECONDS = {
     "tests/hostile": 5,
     "tests/layers": 20,
     "tests/packing": 9,
-    "tests/serve": 10,
+    "tests/serve": 8,
     "tests/text": 8,
     "tests/training": 45,
     "tests/visualize": 40,

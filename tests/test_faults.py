@@ -185,7 +185,7 @@ def test_a_training_on_a_full_disk_keeps_the_epoch_before(tmp_path, full_disk):
         run.record({"loss": 0.9, "val_accuracy": 0.6, "val_loss": 0.9}, model)
     again = running.RunState(tmp_path / ".state", {}, False)
     assert again.done == 1 and sorted(path.name for path in again.folder.iterdir()) == ["epoch-0001.npz", "state.json"]
-    again.restore(model, 0)
+    again.restore(model)
 
 
 def test_decoded_pictures_on_a_full_disk(tmp_path, full_disk):

@@ -28,11 +28,12 @@ def snapshot():
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in PACKAGES and isinstance(module, types.ModuleType):
             owners = [(name, module), (f"{name}.__loader__", getattr(module, "__loader__", None))]
-            owners += [(f"{name}.{key}", kind) for key, kind in list(vars(module).items()) if isinstance(kind, type)]
+            kinds = [(key, kind) for key, kind in list(vars(module).items()) if isinstance(kind, type)]
+            owners += [(f"{name}.{key}", kind) for key, kind in kinds if kind.__module__ == name]
             for path, owner in owners:
-                inside = list(getattr(owner, "__dict__", {}).items())
-                found.update((f"{path}.{key}", value) for key, value in inside if isinstance(value, CODE))
-                found[path] = {key for key, _ in inside} if isinstance(owner, type) else None
+                inside = {k: v for k, v in list(getattr(owner, "__dict__", {}).items()) if isinstance(v, CODE)}
+                found.update((f"{path}.{key}", value) for key, value in inside.items())
+                found[path] = {*inside} if isinstance(owner, type) else None
     return found
 
 
@@ -47,7 +48,8 @@ entries, before = {*keras.saving.get_custom_objects()}, snapshot()
 import vit_keras
 print(json.dumps(changed(before, snapshot())))
 modules = [name for name, module in sys.modules.items() if name.startswith("vit_keras") and module.__spec__ is None]
-print(json.dumps(modules + [name for name in {*keras.saving.get_custom_objects()} - entries if "vit_keras>" not in name]))
+entries = {*keras.saving.get_custom_objects()} - entries
+print(json.dumps(modules + [name for name in entries if not name.startswith("vit_keras>")]))
 """
 
 BEFORE_KERAS = """

@@ -25,10 +25,10 @@ NO_PATCHES = {
     "backend.precision: setattr(place, name, full)": "settings of PyTorch, which it documents",
     "backend.precision: setattr(place, name, value)": "settings of PyTorch, which it documents",
     "cli: setattr(sys, name, open(os.devnull, mode, encoding='utf-8'))": "streams that Python says may be None",
+    "cli.options: setattr(namespace, self.dest, values[0] if len(values) == 1 else values)": "an argparse action",
     "cli.console: warnings.showwarning": "Python's documented way to show warnings otherwise",
     "export: sys.modules[__name__].__class__": "a module of this package",
     "layers._base: cls.compute_output_spec": "a subclass of a class of this package",
-    "visualize.recording: Recording.__init__": "a class of this package",
 }
 """Assignments that look like patches, and why they are not."""
 

@@ -105,10 +105,11 @@ class Field:
         arguments: See `parser`.
         folder: A folder for the files that the processes read.
         processors: The processors that each may use.
+        rows: The results so far.
     """
 
-    def __init__(self, arguments: argparse.Namespace, folder: Path, processors: list[int]):
-        self.arguments, self.folder, self.processors = arguments, folder, processors
+    def __init__(self, arguments: argparse.Namespace, folder: Path, processors: list[int], rows: list[dict[str, Any]]):
+        self.arguments, self.folder, self.processors, self.rows = arguments, folder, processors, rows
         self.processes: dict[str, runner.Process] = {}
 
     def ask(self, run: suite.Run) -> dict[str, Any]:
@@ -124,11 +125,11 @@ class Field:
             "kind": TASKS[run.data].kind,
             "style": how.style,
             "seed": run.seed,
-            "budget": suite.BUDGETS.get(run.budget, {}),
+            "budget": self._budget(run),
             "weights": str(self.arguments.weights.resolve()),
         }
         if how.module != "ours":
-            request["transformers"] = str(self._transformers())
+            request["transformers"] = str(self._transformers(suite.size(run.data)))
         if how.module not in self.processes:
             self.processes[how.module] = self._start(how)
         try:
@@ -151,21 +152,29 @@ class Field:
         variables = runner.environment_variables("torch", len(self.processors))
         return runner.Process([str(python), str(runner.ROOT / "benchmarks" / "worker.py")], spec, variables)
 
+    def _budget(self, run: suite.Run) -> dict[str, float]:
+        if run.budget != "own" or run.contender == suite.CALL:
+            return suite.BUDGETS.get(run.budget, {})
+        for row in self.rows:
+            if suite.key(row) == run._replace(contender=suite.CALL) and "processor" in row:
+                return {"seconds": row["processor"]}
+        raise runner.ContenderFailed(f"It has the time of {suite.CALL}, which has no result")
+
     def _data(self, run: suite.Run) -> Path:
         path = self.folder / f"{run.data}-{run.seed}.npz"
         if not path.exists():
-            np.savez(path, **arrays(TASKS[run.data], self.arguments.data, suite.SIZE, run.seed))
+            np.savez(path, **arrays(TASKS[run.data], self.arguments.data, suite.size(run.data), run.seed))
         return path
 
-    def _transformers(self) -> Path:
+    def _transformers(self, size: int) -> Path:
         """Return the folder of the same weights in the form that transformers and KerasHub read."""
-        path = self.folder / "transformers"
+        path = self.folder / f"transformers-{size}"
         if not path.exists():
             python = environments.make("torch", self.arguments.environments.resolve())
             variables = runner.environment_variables("torch", len(self.processors))
             command = [str(python), "-c", _WRITE_TRANSFORMERS, str(self.arguments.weights.resolve()), str(path)]
             done = subprocess.run(
-                [*command, str(suite.SIZE)],
+                [*command, str(size)],
                 env={**variables, "PYTHONPATH": str(runner.ROOT)},
                 capture_output=True,
                 text=True,
@@ -181,7 +190,7 @@ def measure(arguments: argparse.Namespace, results: Results) -> None:
     processors = runner.physical_processors()[: arguments.threads]
     told = {"date": datetime.date.today().isoformat(), "machine": runner.machine(processors)}
     with tempfile.TemporaryDirectory() as folder:
-        field = Field(arguments, Path(folder), processors)
+        field = Field(arguments, Path(folder), processors, results.rows)
         try:
             for number, run in enumerate(todo):
                 try:

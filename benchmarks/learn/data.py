@@ -57,6 +57,22 @@ TASKS = {
     "polygons": Task("polygons", 100),
 }
 
+FEW = {
+    f"few-{name}-{count}": Task(source, count, test=test)
+    for name, source, test in (
+        ("flowers", "flowers_128.zip", 150),
+        ("signs", "sign_digits_96.zip", 80),
+        ("cifar", "cifar10.zip", 80),
+        ("digits", "digits", 80),
+        ("arrows", "arrows", 200),
+        ("polygons", "polygons", 160),
+    )
+    for count in (5, 10, 20)
+}
+"""The data sets of few images, which `training.finetune` trains on by a plan of its own."""
+
+TASKS |= FEW
+
 TUNED_ON = ("flowers", "cifar-5", "cifar-25", "cifar-100")
 """The data sets that the rates and steps of `recipe("finetune")` were found with; the others check them."""
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ..figure import GREY, INK, LIGHT, STYLE
 from .data import TASKS
-from .suite import BUDGETS, OURS, RATES, key
+from .suite import BUDGETS, CALL, OURS, RATES, key
 
 ADAM = "Keras, Adam"
 BEST = f"{ADAM}, best of {len(RATES)} rates"
@@ -21,6 +21,7 @@ VERSIONS = ("keras", "torch", "timm", "transformers", "keras-hub", "scikit-learn
 SCORES = {"single": "accuracy", "regression": "R²", "multi": "mean average precision"}
 COLOURS = {
     OURS: "#0072B2",
+    CALL: "#000000",
     ADAM: "#E69F00",
     BEST: "#D55E00",
     "timm, AdamW": "#009E73",
@@ -31,6 +32,7 @@ _TICKS = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 """Seconds that are written at the axis."""
 
 MARKS = {"vit_keras linear_probe": "P", "vit_keras knn": "v", "scikit-learn on timm's features": "X"}
+MARKS["scikit-learn, cross-validated"] = "D"
 
 
 class Cell(NamedTuple):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
+from PIL import Image
 
 import vit_keras
 from vit_keras import anatomy, training
@@ -30,6 +33,8 @@ def learn(request: dict[str, Any]) -> dict[str, Any]:
     style, _, rate = request["style"].partition(" ")
     if style in ("linear_probe", "knn"):
         return _frozen(data, style, request)
+    if style == "call":
+        return _call(data, request)
     model = _model(request, data)
     return _finetune(model, data, request) if style == "finetune" else _adam(model, data, request, rate)
 
@@ -113,6 +118,23 @@ def _finetune(model: keras.Model, data: Data, request: dict[str, Any]) -> dict[s
     done = _fit(model, stream, list(how.callbacks))
     done["flips"] = None if flips is None else f"{flips.worse} of {flips.images}"
     return {**done, "processor": looking.seconds + done["processor"]}
+
+
+def _call(data: Data, request: dict[str, Any]) -> dict[str, Any]:
+    """`training.finetune(folder)` with all defaults, its report included."""
+    if data.kind != "single":
+        return {"skipped": "the data sets of few images have one class of several"}
+    with tempfile.TemporaryDirectory() as place, Processor() as processor:
+        folder = Path(place, "images")
+        for number, (pixels, label) in enumerate(zip(data.pixels, data.labels)):
+            (folder / f"{label:02}").mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(folder / f"{label:02}" / f"{number}.png")
+        options = {"output": Path(place, "finetuned"), "seed": request["seed"], "progress": False}
+        result = training.finetune(folder, weights=request["weights"], **options)
+    batches = (data.test_pixels[n : n + 100] for n in range(0, len(data.test_pixels), 100))
+    outputs = np.concatenate([result.model.predict_on_batch(common.prepared(batch)) for batch in batches])
+    done = {"score": data.score(outputs), "steps": int(result.model.optimizer.iterations), "refit": result.refit}
+    return {**done, "held_out": 100 * result.evaluation.accuracy, "processor": processor.seconds}
 
 
 def _flip_test(model: keras.Model, data: Data, seconds: float, seed: int) -> FlipTest | None:

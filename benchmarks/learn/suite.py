@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from .data import TASKS
+from .data import FEW, TASKS
 
 SIZE = 96
+FEW_SIZE = 160
+"""Pixels of the data sets of few images: what `training.finetune` chooses for images that are smaller."""
 BUDGETS: dict[str, dict[str, float]] = {
     "1 step": {"steps": 1},
     "10 steps": {"steps": 10},
     "30 s": {"seconds": 30},
     "2 min": {"seconds": 120},
     "8 min": {"seconds": 480},
+    "own": {},
 }
+"""The last is the processor time that `training.finetune` takes for the same images by its own plan."""
 RATES = ("1e-5", "3e-5", "1e-4", "3e-4", "1e-3")
 
 
@@ -36,8 +40,10 @@ class Contender(NamedTuple):
 
 
 OURS = "vit_keras finetune"
+CALL = "vit_keras training.finetune"
 CONTENDERS = (
     Contender(OURS, "ours", "torch", "finetune"),
+    Contender(CALL, "ours", "torch", "call"),
     Contender("Keras, Adam", "ours", "torch", "adam"),
     *(Contender(f"Keras, Adam {rate}", "ours", "torch", f"adam {rate}") for rate in RATES if rate != "1e-3"),
     Contender("timm, AdamW", "torch_image_models", "torch", "adamw"),
@@ -46,6 +52,7 @@ CONTENDERS = (
     Contender("vit_keras linear_probe", "ours", "torch", "linear_probe", trains=False),
     Contender("vit_keras knn", "ours", "torch", "knn", trains=False),
     Contender("scikit-learn on timm's features", "torch_image_models", "torch", "logistic", trains=False),
+    Contender("scikit-learn, cross-validated", "torch_image_models", "torch", "logistic cross-validated", trains=False),
 )
 """Keras' own default is a rate of 1e-3, one of the five."""
 
@@ -59,8 +66,12 @@ class Run(NamedTuple):
     contender: str
 
 
-_SEEDS = {"1 step": 3, "10 steps": 3, "30 s": 3, "2 min": 3, "8 min": 1}
-_LONG = {"2 min": ("flowers", "signs", "cifar-100", "numbers", "mosaic"), "8 min": ("flowers", "signs", "cifar-1000")}
+_OWN = (CALL, "Keras, Adam 1e-4", "timm, AdamW", "KerasHub ImageClassifier")
+_SEEDS = {"1 step": 3, "10 steps": 3, "30 s": 3, "2 min": 3, "8 min": 1, "own": 3}
+_LONG = {
+    "2 min": ("flowers", "signs", "cifar-100", "numbers", "mosaic"),
+    "8 min": ("flowers", "signs", "cifar-1000"),
+}
 _QUICK = {"10 steps": ("flowers", "signs"), "30 s": ("flowers", "signs")}
 
 
@@ -70,16 +81,25 @@ def runs(quick: bool = False) -> list[Run]:
     Args:
         quick: Whether to take two data sets, two small budgets and one seed.
     """
-    tasks = _QUICK if quick else {name: _LONG.get(name, tuple(TASKS)) for name in BUDGETS}
+    many = tuple(name for name in TASKS if name not in FEW)
+    long = {**_LONG, "own": tuple(FEW)}
+    tasks = _QUICK if quick else {name: long.get(name, many) for name in BUDGETS}
     frozen = [each.name for each in CONTENDERS if not each.trains]
     seen = tuple(dict.fromkeys(data for names in tasks.values() for data in names))
     seeds = 1 if quick else max(_SEEDS.values())
     found = [Run(data, "none", seed, name) for seed in range(seeds) for data in seen for name in frozen]
     for budget, names in tasks.items():
         for seed in range(1 if quick else _SEEDS[budget]):
-            trained = [each.name for each in CONTENDERS if each.trains]
+            trained = (
+                _OWN if budget == "own" else [each.name for each in CONTENDERS if each.trains and each.name != CALL]
+            )
             found += [Run(data, budget, seed, name) for data in names for name in trained]
     return found
+
+
+def size(data: str) -> int:
+    """Return the pixels of the images of a data set."""
+    return FEW_SIZE if data in FEW else SIZE
 
 
 def contender(name: str) -> Contender:

@@ -97,6 +97,27 @@ def test_a_killed_benchmark_goes_on(folder, monkeypatch):
     assert learn(folder, *options) == rows and len(asked) == 7  # nothing is left to do
 
 
+def test_others_have_the_time_that_the_call_took(folder, monkeypatch):
+    asked = []
+
+    class Process:
+        def __init__(self, *given):
+            pass
+
+        def ask(self, **request):
+            asked.append(request)
+            return {"score": 50.0, "steps": 1, "processor": 40.0 if request["style"] == "call" else 41.0}
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(runner, "Process", Process)
+    monkeypatch.setattr(suite, "BUDGETS", {"own": {}})
+    monkeypatch.setattr(suite, "FEW", {"colours": TINY["colours"]})
+    learn(folder, "--budgets", "own", "--seeds", "1", "--only", "vit_keras*", "Keras, Adam 1e-4")
+    assert [(each["style"], each["budget"]) for each in asked] == [("call", {}), ("adam 1e-4", {"seconds": 40.0})]
+
+
 def test_images_to_test_on_are_the_same_for_all_seeds_and_never_learned(folder):
     parts = [data.arrays(TINY["tail"], folder, 32, seed) for seed in (0, 1)]
     np.testing.assert_array_equal(parts[0]["test"], parts[1]["test"])

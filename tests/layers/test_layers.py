@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from vit_keras import layers
+from vit_keras import layers, vit
 from vit_keras.layers import mlp
 from vit_keras.positions import resize_position_embeddings
 
@@ -263,6 +263,25 @@ def test_positions_without_a_grid_are_those_of_a_square():
 def test_an_unknown_activation_is_refused_at_once():
     with pytest.raises(ValueError, match="gello"):
         layers.MlpBlock(8, activation="gello")
+
+
+def test_a_tap_sees_and_replaces_what_any_layer_takes_and_returns():
+    model, seen = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2), []
+    head, images = model.get_layer("head"), np.random.RandomState(1).uniform(-1, 1, (1, 32, 32, 3)).astype("float32")
+    randomise(model)
+    expected = keras.ops.convert_to_numpy(model(images))  # compiled, which a tap must not use
+
+    def twice(layer, name, tensor):
+        seen.append(f"{layer.name} {name}")
+        return tensor * 2 if name == "output" else tensor
+
+    with layers.tap(twice, [head]):
+        with layers.tap(twice, [head]):
+            found = keras.ops.convert_to_numpy(model(images))
+        model(images)
+    assert seen == ["head input", "head input", "head output", "head output", "head input", "head output"]
+    np.testing.assert_allclose(found, 4 * expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(model(images)), expected)
 
 
 @pytest.mark.compiles_long

@@ -152,3 +152,11 @@ def test_small_probabilities_are_told_apart():
 def test_a_name_of_digits_is_kept():
     with serve.running(vit.build_model(32, 16, 1, 16, 2, "1.10", 32, classes=3)) as address:
         assert ask(address, "/predict", encoded(random_picture(50, 70)))[2]["model"] == "1.10"
+
+
+def test_numbers_that_json_does_not_have_are_null():
+    model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=3)
+    model.get_layer("head").set_weights([np.zeros((16, 3)), np.full(3, np.nan)])
+    with serve.running(model) as address:
+        found = ask(address, "/predict", encoded(random_picture(50, 70)))[2]["predictions"]
+    assert [each["probability"] for each in found] == [None] * 3

@@ -223,6 +223,12 @@ def test_a_wrong_option_is_named(tiny, options, error, message):
         pass
 
 
+def test_a_port_that_is_taken_is_found_before_a_model_is_opened(address):
+    port = int(address.rpartition(":")[2])
+    with pytest.raises(OSError, match="in use"), serve.running("nothing.keras", port=port):
+        pass
+
+
 def test_a_file_that_cannot_be_served_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="nothing.onnx"), serve.running(tmp_path / "nothing.onnx"):
         pass

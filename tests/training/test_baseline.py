@@ -152,7 +152,7 @@ def test_where_the_accuracy_does_not_count_no_model_is_advised(photos, tmp_path,
 
 # --- the start of the head ----------------------------------------------------------------------------------------
 
-RIDGE = {**IDLE, "recipe": recipe("finetune", learning_rate=1e-9), "progress": False}
+RIDGE = {**IDLE, "recipe": recipe("finetune", learning_rate=1e-9), "refit": False, "progress": False}
 
 
 @pytest.fixture(scope="module")

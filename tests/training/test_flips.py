@@ -14,7 +14,7 @@ from vit_keras.training.finetuning import finetune, results
 from vit_keras.training.finetuning import training as tuning
 from vit_keras.training.recipes import recipe
 
-STEPS = 8  # of the one epoch that the tests train
+STEPS = 10  # that all images make in the one epoch of the tests
 AUGMENTS = {"augment_from": STEPS}  # instead of 60
 
 

@@ -706,6 +706,15 @@ def test_recipes_train_the_student_or_the_encoder(kind, name):
     assert all(np.array_equal(one, other) for one, other in zip(teacher.get_weights(), untouched))
 
 
+def test_rates_are_lower_and_more_equal_for_few_images_unless_they_are_set():
+    how, model = recipe("finetune", gentle_below=4), tiny()
+    found = [(each.learning_rate, each.layer_decay) for each in (how.for_model(model, steps=n) for n in (3, 4, None))]
+    assert found == [(0.0005, 0.9), (0.002, 0.75), (0.002, 0.75)]
+    assert how.replace(layer_decay=0.65).for_model(model, steps=1).layer_decay == 0.65
+    assert how.replace(learning_rate=1e-4).for_model(model, steps=1).layer_decay == 0.75
+    assert recipe("deit", learning_rate=None).for_model(model, steps=1).layer_decay == 1
+
+
 def test_a_short_training_does_not_augment_unless_it_is_asked_to():
     how = recipe("finetune", augment_from=4)
     assert [how.for_steps(n).augmentation == how.augmentation for n in (3, 4, 5)] == [False, True, True]

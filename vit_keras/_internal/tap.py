@@ -37,8 +37,8 @@ def tap(visitor: Visitor, layers: Iterable[keras.layers.Layer] | None = None) ->
               heads, tokens, tokens)`, the very tensor that multiplies the values; `"pooling"` in its place where other
               tokens ask (`AttentionPooling`);
             - of a `MeanToken`: `"tokens"`, its input.
-        layers: Any Keras layers, of which the visitor sees `"input"` and `"output"` and nothing else. Attention is
-            computed as outside of the block then.
+        layers: Keras layers of any kind. The visitor then sees their `"input"` and `"output"` in place of the names
+            above, and attention is computed as usual.
 
     Example:
         >>> from vit_keras.layers import TransformerBlock

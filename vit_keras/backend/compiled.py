@@ -20,7 +20,7 @@ from typing import Any
 import keras
 
 from . import distribution, openvino
-from .keras_internals import OWN_POLICY, flat_layers, kept, own_state
+from .keras_internals import OWN_POLICY, OWN_STATE, flat_layers, kept
 
 KEPT = 32
 """Size of the cache of compiled functions of a model: the ones that were not called for longest are dropped."""
@@ -118,9 +118,11 @@ def _state(model: keras.Model) -> tuple[Any, ...]:
     # Asked at every call: two dictionaries are quicker than as many attributes, which PyTorch looks up in Python.
     state: list[Any] = []
     for layer in flat_layers(model):
-        own = vars(layer)
+        own = layer.__dict__
         state += id(layer), own.get("activation"), own.get("rate"), own.get(OWN_POLICY)
-        state += map(id, own_state(layer))
+        for inside in OWN_STATE:
+            if own[inside]:
+                state += map(id, own[inside])
     if openvino.is_active():  # which compiles the weights too
         state += map(id, openvino.values(model))
     return tuple(state)

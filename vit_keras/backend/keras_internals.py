@@ -27,9 +27,8 @@ def flat_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
     return list(found)
 
 
-def own_state(layer: keras.layers.Layer) -> list[Any]:
-    """Return the variables and random generators of a layer itself, without those of the layers inside it."""
-    return [*layer._trainable_variables, *layer._non_trainable_variables, *layer._seed_generators]
+OWN_STATE = ("_trainable_variables", "_non_trainable_variables", "_seed_generators")
+"""Attributes with the variables and random generators of a layer itself, without those of the layers inside it."""
 
 
 def policy_of(model: keras.Model) -> keras.DTypePolicy:

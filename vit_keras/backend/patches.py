@@ -1,7 +1,8 @@
 """Every place where this package replaces a part of Keras, of OpenVINO or of Python's import system at run time.
 
-A patch is the first thing that a new release breaks. `tests/test_patches.py` finds the assignments in the code, fails
-when one is missing here, and fails when a framework no longer needs a patch.
+Each lasts for one call, or as long as its user asks for it. On OpenVINO, where Keras computes with old weights, three
+last for the process. A patch is the first thing that a new release breaks. `tests/test_patches.py` finds the
+assignments in the code, fails when one is missing here, and fails when a framework no longer needs a patch.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ PATCHES = (
     Patch(
         "make_train_function of a compiled model",
         "training.callbacks: model.make_train_function",
-        "as long as the model",
+        "as long as the model that a recipe compiled",
         "Keras on JAX takes the variables out of a model before a step, and loses them when the step raises an error.",
         "Keras puts the variables back after an error",
         "test_keras_on_jax_still_loses_the_variables_when_a_step_fails",

@@ -18,19 +18,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line.
-
-    Args:
-        arguments: The arguments after `vit-keras`. `None`: those of the process.
-
-    Returns:
-        The exit status: 0, 1 after an error message, or 130 after Ctrl-C. Options that cannot be parsed raise
-        `SystemExit` with the status 2.
-
-    Example:
-        >>> main(["predict", "no_such_file.jpg", "--weights", "no_such_file.npz"])
-        1
-    """
+    """Run the command line, and return the exit status: 0, 1 after an error message, or 130 after Ctrl-C."""
     arguments = sys.argv[1:] if arguments is None else arguments
     _open_missing_streams()
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
@@ -57,11 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _open_missing_streams() -> None:
-    """Open standard streams that go nowhere in a process that was started without them, as by `2>&-` or `pythonw`.
-
-    Python prints to standard output what goes to a missing standard error, and the next file that is opened gets the
-    number of the missing stream, with all that libraries print there.
-    """
+    """Open standard streams that go nowhere in a process that was started without them, as by `2>&-` or `pythonw`."""
+    # Python prints to standard output what goes to a missing standard error, and the next file that is opened gets the
+    # number of the missing stream, with all that libraries print there.
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115

@@ -53,10 +53,8 @@ def warnings_in_one_line() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
-    """Hide what libraries write to standard error while they are imported, unless the import fails.
-
-    TensorFlow 2.21 writes lines about oneDNN there that no setting of its own turns off.
-    """
+    """Hide what libraries write to standard error while they are imported, unless the import fails."""
+    # TensorFlow 2.21 writes lines about oneDNN there that no setting of its own turns off.
     try:
         shown = os.dup(2)
     except OSError:  # there is no standard error
@@ -96,22 +94,12 @@ def quiet_imports() -> Iterator[None]:
 
 
 def printable(text: str) -> str:
-    r"""Return a text with its control characters spelled out: a name in a file must not steer a terminal.
-
-    Example:
-        >>> printable("a\tb")
-        'a\\tb'
-    """
+    """Return a text with its control characters spelled out: a name in a file must not steer a terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def print_pairs(pairs: Iterable[tuple[str, str]], title: str | None = None) -> None:
-    """Print headings on the left and wrapped texts on the right; a repeated heading is printed once.
-
-    Args:
-        pairs: Headings and texts.
-        title: A line in bold above them.
-    """
+    """Print headings on the left and wrapped texts on the right; a repeated heading is printed once."""
     from rich.table import Table
     from rich.text import Text
 
@@ -131,14 +119,8 @@ def print_pairs(pairs: Iterable[tuple[str, str]], title: str | None = None) -> N
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], aligns: str, least: int = 0) -> None:
-    """Print a table; cells that are too wide are continued on the next line, never cut off.
-
-    Args:
-        header: The headings of the columns.
-        rows: The cells; those beyond the last heading are left out.
-        aligns: `<` or `>` for each column.
-        least: Columns that the table may have even where the terminal is narrower.
-    """
+    """Print a table, each column aligned by `<` or `>`; a cell that is too wide continues on the next line."""
+    # At least `least` columns wide. Cells beyond the last heading are left out.
     from rich.table import Table
     from rich.text import Text
 

@@ -59,10 +59,8 @@ def taken(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def warn_of_embedding(model: Any) -> None:
-    """Warn if the outputs of a model may be an embedding, like those of the image tower of CLIP.
-
-    Its projection is read as a head without a bias, and its file names no classes.
-    """
+    """Warn if the outputs of a model may be an embedding, like those of the image tower of CLIP."""
+    # Its projection is read as a head without a bias, and its file names no classes.
     from .. import anatomy
 
     report, config = getattr(model, "load_report", None), getattr(model, "config", None)
@@ -76,10 +74,8 @@ def warn_of_embedding(model: Any) -> None:
 
 
 def paths_of(names: Iterable[str]) -> list[str]:
-    """Return names, and for patterns such as `fold*/model.keras`, which not every shell expands, the matching paths.
-
-    A pattern without a match stays, and so does a file whose name is a pattern.
-    """
+    """Return names, and for patterns such as `fold*/model.keras`, which not every shell expands, the matching paths."""
+    # A pattern without a match stays, and so does a file whose name is a pattern.
     found: list[str] = []
     for name in names:
         path = expanded(name)
@@ -88,12 +84,7 @@ def paths_of(names: Iterable[str]) -> list[str]:
 
 
 def files_of(images: Sequence[str]) -> list[str]:
-    """Return the files and URLs that are named, and all images in a folder and its subfolders, sorted by name.
-
-    Raises:
-        FileNotFoundError: There is nothing at a path.
-        ValueError: A folder has no images, or a file is a model or weights.
-    """
+    """Return the files and URLs that are named, and all images in a folder and its subfolders, sorted by name."""
     from ..checkpoints.readers.sniff import Kind, kind_of
     from ..training.data.folder import EXTENSIONS
     from ..training.embeddings.batches import files_in

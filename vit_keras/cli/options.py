@@ -86,12 +86,7 @@ def _in_range(text: str, kind: Callable[[str], Any], words: str, least: float, m
 
 
 def setting(text: str) -> Setting:
-    """Return the name and the value of `--set NAME=VALUE`, a value in JSON or Python, or else a text.
-
-    Example:
-        >>> setting("num-heads=6"), setting("activation=softmax")
-        (('num_heads', 6), ('activation', 'softmax'))
-    """
+    """Return the name and the value of `--set NAME=VALUE`, a value in JSON or Python, or else a text."""
     name, equals, value = text.partition("=")
     name = name.strip().replace("-", "_")
     if not equals or not name.isidentifier():
@@ -103,12 +98,7 @@ def setting(text: str) -> Setting:
 
 
 def image_size(text: str) -> tuple[int, int] | str:
-    """Return `(height, width)`; `"native"` stays.
-
-    Example:
-        >>> image_size("224"), image_size("96x64"), image_size("native")
-        ((224, 224), (96, 64), 'native')
-    """
+    """Return `(height, width)` of `224` or `96x64`; `"native"` stays."""
     if text == "native":
         return text
     size = re.fullmatch(r"([1-9]\d{0,5})(?:[x×]([1-9]\d{0,5}))?", text)
@@ -118,11 +108,7 @@ def image_size(text: str) -> tuple[int, int] | str:
 
 
 def settings_of(set: Iterable[Setting] = (), **own: Any) -> dict[str, Any]:
-    """Return the settings of `--set`, and a command's own options.
-
-    Raises:
-        ValueError: A setting is one of these options too, or has an option of another form.
-    """
+    """Return the settings of `--set` and a command's own options; raise a ValueError if both have one."""
     settings = dict(set)
     for name in settings:
         if name in ("model", "weights", "tokenizer"):

@@ -162,12 +162,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def build_parser(*commands: str) -> argparse.ArgumentParser:
-    """Return a parser of some commands with their options, or of all names of commands without their options.
-
-    Example:
-        >>> build_parser("predict").parse_args(["predict", "cat.jpg", "--top", "3"]).top
-        3
-    """
+    """Return a parser of some commands with their options, or of all names of commands without their options."""
     parser = _Parser(
         prog="vit-keras",
         description="Vision Transformers for Keras: classify images, see what a model looks at, fine-tune, "

@@ -153,10 +153,8 @@ def check_html(path: Path) -> None:
 
 
 def check_picture(path: Path, also: str = "") -> None:
-    """Raise `ValueError` if no image can be written with this suffix; `also` names others that would work.
-
-    Pillow registers some that it cannot write, such as .h5.
-    """
+    """Raise a ValueError if no image can be written with this suffix; `also` names others that would work."""
+    # Pillow registers some that it cannot write, such as .h5.
     try:
         Image.new("RGB", (1, 1)).save(io.BytesIO(), Image.registered_extensions().get(path.suffix.lower(), ""))
     except (KeyError, OSError, ValueError):

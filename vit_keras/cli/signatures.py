@@ -60,10 +60,8 @@ class Argument:
 
 @functools.cache
 def head_of(path: str) -> Callable[..., Any]:
-    """Return a function with the signature and the documentation of `module.function`, and without its body.
-
-    The fields of a dataclass are its arguments. Without source, as in a frozen program, it is the function itself.
-    """
+    """Return a function with the signature and the documentation of `module.function`, and without its body."""
+    # The fields of a dataclass are its arguments. Without source, as in a frozen program, it is the function itself.
     module, _, name = path.rpartition(".")
     place = os.path.join(_PACKAGE, *module.split("."))
     try:
@@ -80,10 +78,8 @@ def head_of(path: str) -> Callable[..., Any]:
 
 
 def arguments_of(command: Command) -> dict[str, Argument]:
-    """Return the arguments of a command by name, each from the first function that documents it.
-
-    The command's own function may have another default, and decides which arguments are positional.
-    """
+    """Return the arguments of a command by name, each from the first function that documents it."""
+    # The command's own function may have another default, and decides which arguments are positional.
     found: dict[str, Argument] = {}
     heads = [head_of(path) for path in (command.function, *command.more)]
     own = inspect.signature(heads[0]).parameters

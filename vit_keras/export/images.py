@@ -24,11 +24,8 @@ __all__ = ["check_images", "image_files", "model_inputs", "resized_images", "unr
 def check_images(
     plan: Plan, images: Any, otherwise: str = "Pass check=True for drawn ones, or False to compare nothing."
 ) -> list[Any]:
-    """Return the images that the argument `check` or `calibration` selects.
-
-    `True` selects drawn ones, the same each time. Images of other than 1 or 3 channels are uint8 arrays. The error for
-    no images ends with `otherwise`.
-    """
+    """Return the images that the argument `check` or `calibration` selects: `True` selects drawn ones."""
+    # Images of other than 1 or 3 channels are uint8 arrays. The error for no images ends with `otherwise`.
     if images is True:
         return drawn(plan)
     if isinstance(images, (str, os.PathLike)):
@@ -99,10 +96,8 @@ def resized_images(plan: Plan, images: Sequence[Any]) -> list[np.ndarray]:
 
 
 def image_files(images: Sequence[Any]) -> list[tuple[bytes, np.ndarray]]:
-    """Return images as encoded files, and the pixels in them.
-
-    Files that TensorFlow reads as this package does are left as they are; all others become PNG and JPEG.
-    """
+    """Return images as encoded files, and the pixels in them."""
+    # Files that TensorFlow reads as this package does are left as they are; all others become PNG and JPEG.
     encoded: list[bytes] = []
     for image in images:
         if isinstance(image, (str, os.PathLike)) and os.path.isfile(image) and _is_read_alike(image):

@@ -59,10 +59,8 @@ def _computes_elsewhere() -> bool:
 
 
 def backend_for(name: str) -> str:
-    """Return the backend that writes a format: the active one where it can.
-
-    OpenVINO's tensors cannot be in a sum with those of `onnx.trace`: an installed backend writes its ONNX files.
-    """
+    """Return the backend that writes a format: the active one where it can."""
+    # OpenVINO's tensors cannot be in a sum with those of `onnx.trace`: an installed backend writes its ONNX files.
     active = keras.backend.backend()
     backend = FORMATS[name].backend or active
     if backend != "openvino":

@@ -125,11 +125,9 @@ def _ranked(plan: Plan, outputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_litert(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
-    """Write a `.tflite` file of built-in operations only, through TensorFlow's converter.
-
-    `quantize="float16"` stores weights in half precision; `"int8"` stores weights in 8 bits, and activations are
-    quantized while it runs (dynamic range). Metadata and labels are in a zip archive at its end, like LiteRT's own.
-    """
+    """Write a `.tflite` file of built-in operations only, through TensorFlow's converter."""
+    # `quantize="float16"` stores weights in half precision; `"int8"` stores weights in 8 bits, and activations are
+    # quantized while it runs (dynamic range). Metadata and labels are in a zip archive at its end, like LiteRT's own.
     import tensorflow as tf
 
     prepare, module = plan.prepare(resize=False), _module(plan)

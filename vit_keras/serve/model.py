@@ -142,16 +142,10 @@ class ServedModel:
         return resize_in_steps(image, (down, across), self.preprocessing.interpolation)
 
     def _maps(self, scores: Sequence[np.ndarray], source: tuple[int, int]) -> dict[str, Any] | None:
-        """Return what the tokens attend to that the output is read from: for each head, and for all blocks (rollout).
-
-        Args:
-            scores: Attention `(heads, tokens, tokens)` of each block.
-            source: `(height, width)` of the image.
-
-        Returns:
-            `grid`, the patches down and across; `box`, the part of the image that they cover: top, left, height and
-            width as shares; `rollout` and `layers`, maps of the patches in rows. `None` if the grid is not known.
-        """
+        """Return the attention of the tokens that the output is read from, by head and as rollout, or `None`."""
+        # `scores` are `(heads, tokens, tokens)` of each block, and `source` is `(height, width)` of the image. The
+        # result has `grid`, the patches down and across; `box`, the part of the image that they cover, top, left,
+        # height and width as shares; `rollout` and `layers`, maps of the patches in rows. `None`: the grid is unknown.
         about, count = self.patches or {}, scores[0].shape[-1]
         size, stride = about["size"] or self.preprocessing.image_size or source, about["stride"]
         grids = [[rounded(side / step) for side, step in zip(size, stride)] for rounded in (math.floor, math.ceil)]

@@ -29,7 +29,6 @@ class _Metric:
 
     function: str
     takes: dict[str, str]
-    greater: bool = True
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -46,14 +45,14 @@ _METRICS = {
     "weighted_f1": _Metric("f1_score", _LABELS, options={"average": "weighted", "zero_division": 0}),
     "roc_auc": _Metric("roc_auc_score", _COLUMNS, options={"average": "macro"}),
     "map": _Metric("average_precision_score", _COLUMNS, options={"average": "macro"}),
-    "log_loss": _Metric("log_loss", {"single": "probabilities", "multi": "columns"}, greater=False),
+    "log_loss": _Metric("log_loss", {"single": "probabilities", "multi": "columns"}),
     "mcc": _Metric("matthews_corrcoef", _CLASSES),
     "quadratic_kappa": _Metric(
         "cohen_kappa_score", {"single": "levels", "ordinal": "levels"}, options={"weights": "quadratic"}
     ),
-    "rmse": _Metric("root_mean_squared_error", _NUMBERS, greater=False),
-    "rmsle": _Metric("root_mean_squared_log_error", _NUMBERS, greater=False),
-    "mae": _Metric("mean_absolute_error", _NUMBERS, greater=False),
+    "rmse": _Metric("root_mean_squared_error", _NUMBERS),
+    "rmsle": _Metric("root_mean_squared_log_error", _NUMBERS),
+    "mae": _Metric("mean_absolute_error", _NUMBERS),
     "r2": _Metric("r2_score", _NUMBERS),
 }
 
@@ -71,11 +70,6 @@ def fitting(task: str) -> tuple[str, ...]:
     """Return the names of the metrics that fit a task."""
     one_of(task, "task", DEFAULTS)
     return tuple(name for name, metric in _METRICS.items() if task in metric.takes)
-
-
-def greater_is_better(name: str) -> bool:
-    """Return whether a higher value of a metric is better."""
-    return _METRICS[one_of(name, "metric", NAMES)].greater
 
 
 def score(

@@ -13,8 +13,8 @@ __all__ = ["RECIPE_TABLE"]
 _FINETUNE = dict(
     source="our choice for few images: AdamW with layer-wise decay as in BEiT (arXiv 2106.08254, appendix "
     "H), the paper's clipping; a rate by the model's width (recipes.rate_for), smaller batches for fewer than 200 "
-    "steps, a head that starts as a linear classifier, augmentation from 60 steps on, and flips only where they keep "
-    "the label, as measured in docs/training.md",
+    "steps, a head that starts as a linear classifier, augmentation from 60 steps on, below that a quarter of the rate "
+    "and a layer decay of 0.9, and flips only where they keep the label, as measured in docs/training.md",
     learning_rate=None,
     batch_size=32,
     scale_learning_rate="sqrt",
@@ -31,7 +31,7 @@ _FINETUNE = dict(
 )
 
 RECIPE_TABLE = {
-    "finetune": dict(_FINETUNE, head="ridge"),
+    "finetune": dict(_FINETUNE, head="ridge", gentle_below=60),
     "vit": dict(
         source="ViT (arXiv 2010.11929), appendix B.1.1 and Table 4; warm-up and crops of vit_jax. For "
         "ImageNet add ema=0.9999 (B.1.1)",

@@ -62,6 +62,9 @@ PLAIN = Augmentation(crop=None, flip=False)
 BATCH = 32
 """Images in a step of `finetune`."""
 
+_FEW_STEPS = {"rate": 0.25, "layer_decay": 0.9}
+"""Factor of the rate, and layer decay: below 60 steps 2.5 ± 0.6 points better than 1 and 0.75 (docs/training.md)."""
+
 
 def rate_for(hidden_size: int | None, task: str = "single") -> float:
     """Return a rate of AdamW for fine-tuning: in inverse proportion to the width, as in µP (arXiv 2203.03466)."""
@@ -119,6 +122,8 @@ class Recipe:
             applies it.
         augment_from: Number of steps from which on `finetune` augments (see `for_steps`). 0 if the augmentation is
             changed and this is not.
+        gentle_below: Number of steps that all images make in all epochs below which `finetune` trains at a quarter of
+            the rate and a layer decay of 0.9 (see `for_model`). 0 if the layer decay is changed and this is not.
         flip_test: Whether `finetune` tests if the images can be mirrored (`flip_test`), and else leaves the flips of
             the augmentation out. False if the augmentation is changed and this is not.
         dtype: Keras dtype policy in which `finetune` trains the model, or `None` for the model's own.
@@ -162,6 +167,7 @@ class Recipe:
     lora_projections: tuple[str, ...] = ("query", "value")
     augmentation: Augmentation | None = None
     augment_from: int = 0
+    gentle_below: int = 0
     flip_test: bool = False
     dtype: str | None = None
 
@@ -199,7 +205,8 @@ class Recipe:
             **dict.fromkeys((*below_one, "dropout", "stochastic_depth"), (0, 1)),
             **{field: (0, float("inf")) for field in ("learning_rate", "epsilon", "weight_decay", "clip_norm")},
         }
-        least = {"augment_from": 0, "halve_batch_below": 0, "batch_size": 1, "epochs": 1, "accumulate": 1, "lora": 1}
+        least = dict.fromkeys(("augment_from", "gentle_below", "halve_batch_below"), 0)
+        least |= dict.fromkeys(("batch_size", "epochs", "accumulate", "lora"), 1)
         for field in least:
             if getattr(self, field) is not None or field != "lora":
                 positive_integer(getattr(self, field), field, least[field])
@@ -217,6 +224,8 @@ class Recipe:
         check_fields(Recipe, changes, augmentation=Augmentation)
         if "augmentation" in changes:
             changes = {"augment_from": 0, "flip_test": False} | changes
+        if "layer_decay" in changes:
+            changes = {"gentle_below": 0} | changes
         if changes.get("learning_rate") is not None and self.scale_learning_rate == "sqrt":
             changes = {"scale_learning_rate": False} | changes
         return dataclasses.replace(self, **changes)
@@ -301,8 +310,8 @@ class Recipe:
         batch_size = batch_size or (None if isinstance(data, tuple) else len(keras.tree.flatten(inputs)[0]))
         return batch_size, labels if labels is None or isinstance(labels, (dict, list, tuple)) else as_array(labels)
 
-    def for_model(self, model: keras.Model, task: str | None = None) -> Recipe:
-        """Return the recipe with the rate for a model and a task, by default the model's, where it has `None`."""
+    def for_model(self, model: keras.Model, task: str | None = None, steps: int | None = None) -> Recipe:
+        """Return the recipe with the rates for a model, a task (`None`: its own) and steps (`None`: many), if unset."""
         if self.learning_rate is not None:
             return self
         hidden_size = None  # as of a wide model
@@ -310,7 +319,11 @@ class Recipe:
             blocks = anatomy.blocks(find_vit(model))  # `keras.Model(vit.inputs, …)` has no configuration
             hidden_size = next((each.shape[-1] for block in blocks for each in block.layernorm1.variables), None)
             task = task or anatomy.task(learner(model))
-        return dataclasses.replace(self, learning_rate=rate_for(hidden_size, task or "single"))
+        rate = rate_for(hidden_size, task or "single")
+        if steps is None or steps >= self.gentle_below:
+            return dataclasses.replace(self, learning_rate=rate)
+        rate, layer_decay = _FEW_STEPS["rate"] * rate, _FEW_STEPS["layer_decay"]
+        return dataclasses.replace(self, learning_rate=rate, layer_decay=layer_decay)
 
     def for_steps(self, steps: int) -> Recipe:
         """Return the recipe for a training of this many steps: without augmentation if they are below `augment_from`.

@@ -62,7 +62,7 @@ class Decoder:
                 image.draft(None, (self.shortest,) * 2)
                 pixels = read(image, None)
             except (OSError, ValueError) as error:
-                raise ValueError(f"An error occurred reading {path}: {error}") from None
+                raise ValueError(f"Could not read {path}: {error}") from None
         height, width = pixels.shape[:2]
         if min(height, width) > self.shortest:
             scale = self.shortest / min(height, width)

@@ -141,7 +141,7 @@ def _labeled(model: keras.Model, source: Any, columns: Columns, label: Any, erro
         why = f"its task is {task!r}, and a folder of classes has one class for each image. Pass a table."
         raise ValueError(f"The model {model.name!r} cannot be measured: {why}")
     if is_table(source):
-        listed = names if label is None else [label] if isinstance(label, str) else label
+        listed: Any = names if label is None else [label] if isinstance(label, str) else label
         if by_columns and names is not None and {*listed} == {*names}:
             columns = dataclasses.replace(columns, label_column=names)  # in the order of the outputs
         classes = None if by_columns or task == "single" else names

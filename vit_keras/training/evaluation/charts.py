@@ -59,7 +59,7 @@ def _attributes(style: re.Match[str]) -> str:
     return "".join(f' {name.strip()}="{value.strip()}"' for name, _, value in pairs)
 
 
-def history_chart(title: str, lines: Mapping[str, Sequence[float]], best: int | None, images: int | None = None) -> str:
+def history_chart(title: str, lines: Mapping[str, Sequence[float]], images: int | None = None) -> str:
     """Return a chart of values over epochs; of an accuracy on this many images, with its 95 % interval."""
 
     def draw(axes: Any) -> None:
@@ -70,8 +70,6 @@ def history_chart(title: str, lines: Mapping[str, Sequence[float]], best: int | 
         if images and all(map(math.isfinite, held_out)):
             low, high = zip(*(wilson(value, images) for value in held_out))
             axes.fill_between(range(1, len(held_out) + 1), low, high, alpha=0.2, linewidth=2)
-        if best is not None:
-            axes.axvline(best + 1, color="#000000", linestyle=":")
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_xlabel("epoch")
 

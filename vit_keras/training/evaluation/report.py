@@ -49,9 +49,8 @@ def report(
     title: str,
     subtitle: str = "",
     history: History | None = None,
-    best_epoch: int | None = None,
     folds: Folds | None = None,
-    histories: Sequence[tuple[History, int]] = (),
+    histories: Sequence[History] = (),
     notes: Iterable[str] = (),
     images: Mapping[int, tuple[np.ndarray, np.ndarray | None]] | None = None,
     command: str | None = None,
@@ -63,7 +62,7 @@ def report(
 ) -> str:
     """Return the page of an evaluation, and of the training before it.
 
-    `folds` are the header and the rows of a table, and a sentence; `histories` the history and the best epoch of each;
+    `folds` are the header and the rows of a table, and a sentence; `histories` the history of each;
     `images` the mistakes by their number, each as pixels and with a map or `None`; `temperature` what the model was
     calibrated with, of several models an array `(n, 1)`; `data` what the findings are about.
     """
@@ -71,7 +70,7 @@ def report(
         _figures(evaluation),
         _notes(notes),
         _folds(folds),
-        _curves(history or {}, best_epoch, len(evaluation.labels) if evaluation.task == "single" else None),
+        _curves(history or {}, len(evaluation.labels) if evaluation.task == "single" else None),
         *_measures(evaluation),
         _calibration(evaluation, temperature),
         *(_finding(each, data) for each in findings if data is not None),
@@ -174,7 +173,7 @@ def _table(
 # --- curves -----------------------------------------------------------------------------------------------------
 
 
-def _curves(history: History, best: int | None, images: int | None = None) -> str:
+def _curves(history: History, images: int | None = None) -> str:
     epochs = max(map(len, history.values()), default=0)
     if not epochs:
         return ""
@@ -183,21 +182,19 @@ def _curves(history: History, best: int | None, images: int | None = None) -> st
         lines = {kind: history[k] for kind, k in (("train", name), ("val", f"val_{name}")) if k in history}
         if lines:
             count = images if name == "accuracy" else None
-            charts.append(history_chart(name.replace("_", " ").capitalize(), lines, best, count))
+            charts.append(history_chart(name.replace("_", " ").capitalize(), lines, count))
     if "learning_rate" in history:
-        charts.append(history_chart("Learning rate at the end of each epoch", {"rate": history["learning_rate"]}, best))
-    kept = "" if best is None else f"<p>The weights after epoch {best + 1} (dotted line) were kept.</p>"
-    if images and "val_accuracy" in history:
-        kept += "<p>The band is the 95 % interval of the held-out accuracy.</p>"
+        charts.append(history_chart("Learning rate at the end of each epoch", {"rate": history["learning_rate"]}))
+    band = "<p>The band is the 95 % interval of the held-out accuracy.</p>"
+    explained = band if images and "val_accuracy" in history else ""
     rows = [(str(n + 1), *(number(values[n]) for values in history.values())) for n in range(epochs)]
     numbers = f"<details><summary>Numbers</summary>{_table(('Epoch', *history), rows)}</details>"
-    return section("Training", kept, f'<div class="curves">{"".join(charts)}</div>', numbers)
+    return section("Training", explained, f'<div class="curves">{"".join(charts)}</div>', numbers)
 
 
-def _curves_of_folds(histories: Sequence[tuple[History, int]]) -> str:
+def _curves_of_folds(histories: Sequence[History]) -> str:
     parts = [
-        f"<details><summary>Fold {fold}</summary>{_curves(history, best)}</details>"
-        for fold, (history, best) in enumerate(histories)
+        f"<details><summary>Fold {fold}</summary>{_curves(history)}</details>" for fold, history in enumerate(histories)
     ]
     return section("Training of each fold", *parts) if parts else ""
 

@@ -45,6 +45,9 @@ _FEWEST_PATCHES = 10
 _MINUTES = 12.0
 """The time limit where neither minutes nor epochs are given."""
 
+_REFIT_BELOW = 400
+"""Steps on all images below which all of them are learned at the end: measured up to 320 (docs/training.md)."""
+
 _SAMPLED = 1000
 """Number of images whose size is looked at."""
 
@@ -79,16 +82,17 @@ def finetune(
     seed: int = 0,
     errors: Literal["raise", "skip"] = "raise",
     mistakes: int = 24,
+    refit: bool = True,
     command: str | None = None,
     progress: bool = True,
     **options: Any,
 ) -> FinetuneResult | FoldsResult:
     """Fine-tune a model on a folder of images, one subfolder for each class, or on a table, and write a report.
 
-    A part of the images is held out, the same share of each class. The weights of the best epoch are kept, by the
-    metric on the held-out images, or else the accuracy (one class of several) or the loss; training ends early if a
-    third of the epochs bring no improvement. A call that was interrupted continues when it is made again, to the same
-    result.
+    A part of the images is held out, the same share of each class, and the model is measured on them after the last
+    epoch. If the images are few, it is then trained anew on all of them by the same plan, and this model is saved: it
+    is the better one, and the report says that the measured one had learned fewer. A call that was interrupted
+    continues when it is made again, to the same result.
 
     The loss follows the task: cross-entropy over the classes, one of its own for each of several labels, or the mean
     squared error of numbers and levels, which are standardized inside and come out in their own unit. With `folds`, one
@@ -127,12 +131,12 @@ def finetune(
         validation_split: Share of the images to hold out for validation, without `folds`.
         folds: Number of folds to cross-validate, or the column of a table with their numbers (see
             `splits.fold_numbers`); `None`: one model.
-        metric: Metric that chooses the best epoch, such as macro_f1, map or rmse (see
+        metric: Metric to measure on the held-out images after each epoch, such as macro_f1, map or rmse (see
             `vit_keras.training.metrics.NAMES`); `None`: the accuracy (one class of several) or the loss.
         balance: Whether to let rare classes count as much as frequent ones: by weights of the classes in the loss
             (weights), or by a loss that does not let the model learn how frequent each class is (prior). The latter
             (`vit_keras.training.losses.CrossEntropy`) was the better one where it was measured; `True` is
-            `"weights"`. The metric `"balanced_accuracy"` or `"macro_f1"` then chooses the epoch by the same rule.
+            `"weights"`. The metrics `"balanced_accuracy"` and `"macro_f1"` measure by the same rule.
         probe: Whether to look at the images first through the model as it is. It costs one forward pass of each, at
             most a tenth of the time limit. Where an image has one class of several, simple classifiers of the features
             are measured; if the accuracy decides (no other `metric`, no `balance`) and fine-tuning does not beat the
@@ -146,6 +150,9 @@ def finetune(
         seed: Seed of the split, the order of the images and the augmentation.
         errors: What to do with damaged images: `"raise"` an error, or `"skip"` them with a warning.
         mistakes: Largest number of mistakes in the report.
+        refit: Whether to train on all images at the end, those held out too, if that takes fewer than 400 steps, and
+            if the time limit leaves enough for it after all epochs. It more than doubles the time. Folds are not
+            trained again: each model of a fold is the one that was measured.
         command: The command to show in the report.
         progress: Whether to print what happens.
         **options: Fields of the `Recipe` and of its `Augmentation` to change, such as `learning_rate` or `flip`; and
@@ -199,17 +206,22 @@ def finetune(
         if not isinstance(model, keras.Model):
             given = open_model(model, weights, **options)
         given = _pooled(given)
-        how = how.for_model(given, data.task)
+        wanted, everything = epochs or how.epochs, np.sort(np.concatenate(parts[:2]))
+        size = batch_size or how.batch_for(wanted * len(parts[0]))
+        steps = wanted * math.ceil(len(everything) / size)
+        how = how.for_model(given, data.task, steps)
         reading = DatasetOptions(
             image_size=_size(image_size, find_vit(given), data.paths),
             preprocessing=own_preprocessing(find_vit(given)),
-            batch_size=batch_size or how.batch_for((epochs or how.epochs) * len(parts[0])),
+            batch_size=size,
             seed=seed,
             augmentation=how.augmentation,
             errors=errors,
             progress=progress,
         )
-        sets = datasets_of(data, parts, reading)
+        sets = datasets_of(
+            data, [*parts, everything] if refit and folds is None and steps < _REFIT_BELOW else parts, reading
+        )
     request = Request(
         data=data,
         given=given,
@@ -229,6 +241,7 @@ def finetune(
         overwrite=overwrite,
         seed=seed,
         mistakes=mistakes,
+        refit=refit,
         command=command,
         progress=progress,
     )

@@ -32,8 +32,8 @@ from ..recipes import Recipe
 from . import results
 from .baseline import Baseline
 from .results import FinetuneResult, FoldsResult
-from .run import RunState, duration, images_within
-from .training import Training, digest, with_head
+from .run import LATER, RunState, counted, duration, images_within
+from .training import Training, digest, scale_head, with_head
 
 __all__: list[str] = []
 
@@ -85,6 +85,7 @@ class Request:
     overwrite: bool
     seed: int
     mistakes: int
+    refit: bool
     command: str | None
     progress: bool
 
@@ -95,20 +96,13 @@ class Request:
 
     def settings(self) -> dict[str, Any]:
         """Return the options that a run which continues must have again."""
-        names = ("epochs", "metric", "balance", "probe", "seed")
+        names = ("epochs", "metric", "balance", "probe", "refit", "seed")
         return {"recipe": self.recipe.to_dict(), **{name: getattr(self, name) for name in names}}
 
     @property
     def wanted(self) -> int:
         """The number of epochs to train if there is time."""
         return self.epochs or self.recipe.epochs
-
-    @property
-    def best_by(self) -> tuple[str, bool]:
-        """The value that selects the best epoch, and whether higher is better."""
-        if self.metric is not None:
-            return f"val_{self.metric}", metrics.greater_is_better(self.metric)
-        return ("val_accuracy", True) if self.data.task == "single" else ("val_loss", False)
 
     def left(self, folds: int = 1) -> float | None:
         """Return the seconds that each of some folds has from now on; `None` for no limit."""
@@ -154,7 +148,7 @@ class Request:
                 "(validation_split=, --held-out, fewer folds), or pass another metric=."
             )
 
-    def _training(self, pair: Pair, number: int = 0, folds: int = 1) -> Training:
+    def _training(self, pair: Sequence[ImageFolder], number: int = 0, folds: int = 1) -> Training:
         keras.utils.set_random_seed(self.seed + number)  # the same training, whatever was drawn before
         with noted_warnings(self.notes):
             training = Training(self, *pair)
@@ -179,8 +173,8 @@ class Request:
 
     # --- one training -----------------------------------------------------------------------------------------------
 
-    def one(self, train: ImageFolder, held_out: ImageFolder) -> FinetuneResult:
-        """Train one model, and write its report."""
+    def one(self, train: ImageFolder, held_out: ImageFolder, everything: ImageFolder | None = None) -> FinetuneResult:
+        """Train one model, measure it, train one on all images if there is time, and write a report."""
         pair = (train, held_out)
         frozen = self._frozen([pair])
         findings = () if frozen is None else analyze(frozen, self.data, [pair], seed=self.seed)
@@ -191,6 +185,8 @@ class Request:
         told = training.fit_and_measure(self.output, frozen)
         model, run, how = training.model, training.run, training.plan
         evaluation, baseline = training.evaluation, training.baseline
+        again = self._refit(training, everything, frozen)
+        told["refit"] = again and {"seconds": again.run.seconds, "history": again.run.history}
         probed = None
         if baseline is not None:
             self.notes.append(baseline.verdict(evaluation.accuracy, decides=self._accuracy_decides))
@@ -203,12 +199,11 @@ class Request:
         page = self._page(
             evaluation,
             findings,
-            results.remarks(run, self.wanted),
+            [*results.remarks(run, self.wanted), results.remark_on_refit(training, again)],
             how,
             title=f"{model.name}, fine-tuned on {self.title}",
             subtitle=training.images,
             history=run.history,
-            best_epoch=run.best,
             images=images_of_mistakes(model, evaluation, self.data.root, self.mistakes),
             facts=told["facts"],
             temperature=told["temperature"],
@@ -219,10 +214,29 @@ class Request:
             "recipe.json": how.to_dict(),
             "split.json": training.split(),
         }
+        model = model if again is None else again.model
         results.write(self.output, files, model, probed)
         run.remove()
         self.say(f"Wrote {self.output / 'model.keras'} and, next to it, {', '.join(files)}")
-        return FinetuneResult(model, evaluation, run.history, run.best, how, self.output)
+        return FinetuneResult(model, evaluation, run.history, again is not None, how, self.output)
+
+    def _refit(
+        self, training: Training, everything: ImageFolder | None, frozen: FrozenFeatures | None
+    ) -> Training | None:
+        """Train on all images by the plan of a training on a part of them, if wanted and if there is time."""
+        if everything is None:
+            return None
+        left, train = self.left(), training.train
+        everything.batch_size = train.batch_size
+        needed = training.run.seconds * len(everything) / len(train) + LATER
+        if not training.run.decide(left is None or left >= needed):
+            return None
+        self.say("Training on all images, by the same plan")
+        again = self._training([everything])
+        again.fit(self.output / ".state", frozen, whole=training.run)
+        if self.calibrate:  # as the model that has not seen the held-out images
+            scale_head(again.model, 1 / training.temperature, 0.0)
+        return again
 
     # --- folds ------------------------------------------------------------------------------------------------------
 
@@ -241,7 +255,7 @@ class Request:
             done.append({"fold": number, **json.loads((place / "history.json").read_text(encoding="utf-8"))})
             if not whole.epochs:
                 flips = done[0].get("flip_test")
-                whole.begin(done[0]["epochs"], flips and FlipTest(**flips), done[0]["plan_steps"])
+                whole.begin(done[0]["epochs"], flips and FlipTest(**flips))
         return self._joined(pairs, done, whole, findings)
 
     def _begun(self, pairs: Sequence[Pair]) -> RunState:
@@ -304,7 +318,7 @@ class Request:
                 str(result["fold"]),
                 f"{len(part.labels):,}",
                 results.spread([value]),
-                f"{result['best_epoch'] + 1} of {len(result['history']['loss'])}",
+                counted(result["epochs"]),
                 duration(result["seconds"]),
             )
             for result, part, value in zip(done, parts, scores[name])
@@ -320,12 +334,12 @@ class Request:
         page = self._page(
             evaluation,
             findings,
-            results.remarks_on_plan(whole, self.wanted),
+            results.remarks(whole, self.wanted),
             how,
             title=f"{done[0]['facts']['model'].partition(',')[0]}, fine-tuned on {len(pairs)} folds of {self.title}",
             subtitle=f"{len(rows):,} images of {self.data.words}, each predicted by the model that has not seen it",
-            folds=(("Fold", "Images", name, "Best epoch", "Time"), table, f"{name}: {spread}"),
-            histories=[(result["history"], result["best_epoch"]) for result in done],
+            folds=(("Fold", "Images", name, "Epochs", "Time"), table, f"{name}: {spread}"),
+            histories=[result["history"] for result in done],
             images=self._mistakes_of_folds(evaluation, folds, places),
             facts={**done[0]["facts"], "time": duration(sum(result["seconds"] for result in done))},
             temperature=by,

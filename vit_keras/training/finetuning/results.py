@@ -38,10 +38,12 @@ class FinetuneResult:
     """The result of fine-tuning.
 
     Attributes:
-        model: The model with the weights of the best epoch; its `labels` are the names of the classes.
-        evaluation: The evaluation of the held-out images: an `Evaluation` of the task.
-        history: Values after each epoch, by name.
-        best_epoch: Number, from 0, of the epoch whose weights were kept.
+        model: The model after the last epoch; its `labels` are the names of the classes.
+        evaluation: The evaluation of the held-out images, before any model had learned them: an `Evaluation` of the
+            task.
+        history: Values after each epoch of the training without the held-out images, by name.
+        refit: Whether `model` was then trained on all images by the same plan, so that it has learned the held-out ones
+            too. If not, it is the model that `evaluation` is about.
         recipe: How it was trained.
         folder: Where `model.keras`, `report.html`, `history.json`, `recipe.json` and `split.json` are.
 
@@ -53,7 +55,7 @@ class FinetuneResult:
     model: keras.Model
     evaluation: Any
     history: dict[str, list[float]]
-    best_epoch: int
+    refit: bool
     recipe: Recipe
     folder: Path
 
@@ -133,21 +135,6 @@ def predictions_csv(data: Labeled, rows: np.ndarray, folds: np.ndarray, evaluati
 
 
 def remarks(run: RunState, wanted: int) -> list[str]:
-    """Return the remarks for the reader of the report."""
-    found, name = remarks_on_plan(run, wanted), run.best_by[0]
-    if run.best < run.done - 1:
-        found.append(
-            "The epoch was chosen by the same held-out images, so the result on new images may be a little worse; "
-            f"after the last epoch {name} was {run.history[name][-1]:.4g}."
-        )
-    if run.done < run.epochs:
-        found.append(
-            f"Training ended after {run.done} of {run.epochs} epochs, because the last ones brought no improvement."
-        )
-    return found
-
-
-def remarks_on_plan(run: RunState, wanted: int) -> list[str]:
     """Return why mirror images are left out, and what the time limit left out."""
     found = [] if run.flip_test is None or run.flip_test.safe else [run.flip_test.text]
     if run.epochs < 1:
@@ -156,6 +143,21 @@ def remarks_on_plan(run: RunState, wanted: int) -> list[str]:
     elif run.epochs < wanted:
         found.append(f"The time limit allowed {run.epochs} of {wanted} epochs. More epochs may improve the accuracy.")
     return found
+
+
+def remark_on_refit(training: Training, again: Training | None) -> str:
+    """Return which model was measured, and which images the saved one has learned."""
+    learned, held_out = (f"{len(part.paths):,}" for part in training.parts)
+    measured = f"All numbers are those of a model that learned {learned} images and had not seen the {held_out}"
+    if again is not None:
+        everything = f"{len(again.train.paths):,} images ({duration(again.run.seconds)})"
+        return (
+            f"{measured} held-out ones. The saved model then learned all {everything} by the same plan, so it should "
+            "be a little better; only new images can tell."
+        )
+    late = training.run.refits is False
+    why = " There was no time to train it again on all images." if late else ""
+    return f"{measured} held-out ones. It is the one that was saved.{why}"
 
 
 def facts(training: Training) -> dict[str, str]:

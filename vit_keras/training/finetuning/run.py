@@ -27,7 +27,7 @@ __all__: list[str] = []
 _FORWARD = 0.35
 """Cost of a batch of validation, in steps of training."""
 
-_LATER = 15.0
+LATER = 15.0
 """Seconds for the maps and the report after the training."""
 
 _TIMED_STEPS = 6
@@ -40,7 +40,7 @@ _LEAST = 1e-6
 _CHANGED = 1.5
 """Factor by which the number of epochs that fit must change for the training to start over."""
 
-_STATE = ("settings", "epochs", "seconds", "history", "flip_test", "plan_steps")
+_STATE = ("settings", "epochs", "seconds", "history", "flip_test", "refits")
 """What `state.json` has of a `RunState`."""
 
 
@@ -63,7 +63,7 @@ class TimeLimit:
     def epochs(self, step: float) -> float:
         """Return how many of the requested epochs fit into the remaining time: whole ones, or a part of one."""
         validation = _FORWARD * self.validation_steps * step
-        left = self.end - time.monotonic() - validation - _LATER
+        left = self.end - time.monotonic() - validation - LATER
         if left >= self.epoch(step):
             return min(self.wanted, int(left / self.epoch(step)))
         steps = max(int((left - validation) / step), _FEWEST_STEPS)
@@ -120,28 +120,21 @@ def images_within(seconds: float, forward: float) -> float:
 
 
 class RunState:
-    """A training on disk: its settings, its history, and the weights of its last and its best epoch.
+    """A training on disk: its settings, its history, and the weights of its last epoch.
 
     `state.json` is written after the weights that it names, and weights that it does not name are removed last, so that
     a kill at any moment leaves a complete state.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        settings: dict[str, Any],
-        overwrite: bool = False,
-        best_by: tuple[str, bool] = ("val_accuracy", True),
-    ):
+    def __init__(self, folder: Path, settings: dict[str, Any], overwrite: bool = False):
         self.folder: Path = folder
-        self.best_by: tuple[str, bool] = best_by
         self.begun: bool = False
         self.settings: dict[str, Any] = json.loads(json.dumps(settings))
         self.epochs: float = 0  # to train, or a part of one; 0 until that is decided
         self.seconds: float = 0.0
         self.history: dict[str, list[float]] = {}
         self.flip_test: FlipTest | None = None
-        self.plan_steps: int | None = None  # of the first fold, by which the others choose their augmentation
+        self.refits: bool | None = None  # whether a training on all images follows; `None` until that is decided
         if self._file.exists():
             found = json.loads(self._file.read_text(encoding="utf-8"))
             other = [name for name, value in self.settings.items() if found["settings"].get(name) != value]
@@ -170,29 +163,19 @@ class RunState:
         """Number of epochs trained."""
         return len(self.history.get("loss", ()))
 
-    @property
-    def best(self) -> int:
-        """The epoch with the best held-out accuracy, or value of `best_by`; ties are broken by the smallest loss."""
-        name, greater = self.best_by
-        sign = 1 if greater else -1
-
-        def rank(epoch: int) -> tuple[float, float]:
-            return sign * self.history[name][epoch], -self.history["val_loss"][epoch]
-
-        return max(range(self.done), key=rank, default=0)
-
-    @property
-    def ended(self) -> bool:
-        """Whether all epochs are trained, or a third of them without an improvement."""
-        since_best = self.done - 1 - self.best
-        return self.done >= self.epochs or (self.done > 0 and since_best >= max(3, math.ceil(self.epochs / 3)))
-
-    def begin(self, epochs: float, flip_test: FlipTest | None = None, plan_steps: int | None = None) -> None:
+    def begin(self, epochs: float, flip_test: FlipTest | None = None) -> None:
         """Decide the number of epochs (0: not yet), and forget those trained before; a test of flips stays."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.epochs, self.history, self.plan_steps = epochs, {}, plan_steps
+        self.epochs, self.history = epochs, {}
         self.flip_test = flip_test or self.flip_test
         self._save()
+
+    def decide(self, refits: bool) -> bool:
+        """Return whether a training on all images follows: as was decided before, or as now."""
+        if self.refits is None:
+            self.refits = refits
+            self._save()
+        return self.refits
 
     def record(self, logs: dict[str, float], model: keras.Model) -> None:
         """Save the end of an epoch."""
@@ -203,13 +186,12 @@ class RunState:
         for name, value in logs.items():
             self.history.setdefault(name, []).append(float(value))
         self._save()
-        needed = {self._values_of(self.done - 1), self._values_of(self.best)}
-        for path in set(self.folder.glob("epoch-*.npz")) - needed:
+        for path in set(self.folder.glob("epoch-*.npz")) - {self._values_of(self.done - 1)}:
             path.unlink()
 
-    def restore(self, model: keras.Model, epoch: int) -> None:
-        """Set a model to its state at the end of an epoch, the last or the best."""
-        _read_values(self._values_of(epoch), model)
+    def restore(self, model: keras.Model) -> None:
+        """Set a model to its state at the end of the last epoch."""
+        _read_values(self._values_of(self.done - 1), model)
 
     def save_start(self, model: keras.Model) -> None:
         """Save the state of a model before the training."""
@@ -260,7 +242,7 @@ def _read_values(path: Path, model: keras.Model) -> None:
 
 
 class Checkpointer(Stopwatch):
-    """Callback that records each epoch, and stops a training that does not improve, diverges, or has another speed."""
+    """Callback that records each epoch, and stops a training that diverges or has another speed."""
 
     def __init__(self, run: RunState, limit: TimeLimit | None = None):
         super().__init__()
@@ -299,4 +281,3 @@ class Checkpointer(Stopwatch):
                 "recipe('finetune', learning_rate=…) or --set learning_rate=…"
             )
         self.run.record(logs, self.model)
-        self.model.stop_training = self.run.ended

@@ -63,7 +63,7 @@ class Score(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         for each in self._averages:  # not on_predict_end, in which Keras does not take the averages out again
             each.on_test_begin()
-        logs[self._training.request.best_by[0]] = self._training.score()
+        logs[f"val_{self._training.request.metric}"] = self._training.score()
         for each in self._averages:
             each.on_test_end()
 
@@ -110,7 +110,7 @@ def scale_head(model: keras.Model, scale: np.ndarray, shift: np.ndarray) -> None
 def _without_prior(model: keras.Model, recipe: Recipe, train: ImageFolder) -> dict[str, Any]:
     """Return the options of `compile` by which a model does not learn how frequent each class is."""
     logits = last_activation(model) == "linear"
-    counts = np.maximum(cast("np.ndarray", train.counts), 1)  # there are classes: see check_options
+    counts = np.maximum(cast("np.ndarray", train.counts), 1)  # there are classes: see _check_task
     loss = CrossEntropy(from_logits=logits, label_smoothing=recipe.label_smoothing, prior=counts)
     return {"loss": loss, "metrics": [accuracy]}
 
@@ -124,7 +124,7 @@ def digest(text: str, *arrays: np.ndarray) -> str:
 
 
 class Training:
-    """A compiled model, what it is trained on, and its run.
+    """A compiled model, what it is trained on, and its run. Without images held out, it follows the plan of another.
 
     Where the labels are numbers, they are standardized for the training, and the head with them; `fit` takes both back
     at its end, so that the model predicts in the unit of the labels.
@@ -133,11 +133,14 @@ class Training:
     run: RunState
     evaluation: Evaluation
     baseline: Baseline | None = None
+    temperature: float | None = None
 
-    def __init__(self, request: Request, train: ImageFolder, held_out: ImageFolder):
+    def __init__(self, request: Request, train: ImageFolder, held_out: ImageFolder | None = None):
         self.request: Request = request
         self.train: ImageFolder = train
-        self.held_out: ImageFolder = held_out
+        self.held_out: ImageFolder | None = held_out
+        self.parts: list[ImageFolder] = [train] if held_out is None else [train, held_out]
+        self.steps_of_all: int = math.ceil(sum(len(part.paths) for part in self.parts) / train.batch_size)
         data, recipe = request.data, request.recipe
         model, kept = with_head(request.given, train.image_size, data.names, data.task, dtype=recipe.dtype)
         self.model: VisionTransformer = model
@@ -146,7 +149,7 @@ class Training:
         if data.task in NUMBERS:
             spread = train.labels.std(axis=0, dtype="float64")
             self.unit = mean, deviation = train.labels.mean(axis=0, dtype="float64"), np.where(spread > 0, spread, 1.0)
-            for part in (train, held_out):
+            for part in self.parts:
                 part.labels = ((part.labels - mean) / deviation).astype("float32")
             if kept:
                 scale_head(self.model, 1 / deviation, -mean / deviation)
@@ -159,13 +162,13 @@ class Training:
     @property
     def images(self) -> str:
         """The numbers of images, in words."""
-        held_out = f"{len(self.held_out.paths):,} held out"
-        return f"{len(self.train.paths):,} images of {self.request.data.words} to learn from, {held_out}"
+        held_out = "none" if self.held_out is None else f"{len(self.held_out.paths):,}"
+        return f"{len(self.train.paths):,} images of {self.request.data.words} to learn from, {held_out} held out"
 
     def split(self) -> dict[str, list[str]]:
         """Return the training images and the held-out images."""
-        parts = {"training": self.train, "validation": self.held_out}
-        return {name: [self.request.data.ids[row] for row in part.rows] for name, part in parts.items()}
+        parts = zip(("training", "validation"), self.parts)
+        return {name: [self.request.data.ids[row] for row in part.rows] for name, part in parts}
 
     def settings(self) -> dict[str, Any]:
         """Return what the result depends on."""
@@ -180,11 +183,12 @@ class Training:
 
     def score(self) -> float:
         """Return the metric of the held-out images in the middle of the training."""
-        batches = (self.held_out[n][0] for n in range(len(self.held_out)))
+        held_out, data = cast("ImageFolder", self.held_out), self.request.data
+        batches = (held_out[n][0] for n in range(len(held_out)))
         outputs = predictions(self.model, np.concatenate([self.model.predict_on_batch(batch) for batch in batches]))
-        labels, data = self.held_out.labels, self.request.data
+        labels = held_out.labels
         if self.unit is not None:
-            outputs, labels = outputs * self.unit[1] + self.unit[0], data.labels[self.held_out.rows]
+            outputs, labels = outputs * self.unit[1] + self.unit[0], data.labels[held_out.rows]
         return Evaluation(data.names, (), labels, outputs, data.task).score(self.request.metric)
 
     # --- the plan -----------------------------------------------------------------------------------------------------
@@ -216,7 +220,7 @@ class Training:
     def test_flips(self) -> FlipTest | None:
         """Return a test of whether the images can be mirrored, if that matters in a training of all epochs."""
         request = self.request
-        augmentation = request.recipe.for_steps(request.wanted * len(self.train)).augmentation
+        augmentation = request.recipe.for_steps(request.wanted * self.steps_of_all).augmentation
         if not (request.probe and request.recipe.flip_test and augmentation is not None and augmentation.flip):
             return None
         order = np.random.default_rng(request.seed).permutation(len(self.train.paths))[:MOST_IMAGES]
@@ -232,8 +236,8 @@ class Training:
 
     @property
     def plan_steps(self) -> int:
-        """The steps by which the run is planned: of folds, those of the first."""
-        return self.run.plan_steps or self.steps
+        """The steps by which the run is planned: those that all images make, so that all folds have one plan."""
+        return max(1, round(self.run.epochs * self.steps_of_all))
 
     @property
     def plan(self) -> Recipe:
@@ -250,7 +254,8 @@ class Training:
             augmented = "augmented, but not mirrored"
             self.request.say(cast("FlipTest", self.run.flip_test).text)
         else:
-            augmented = f"not augmented, because {self.plan_steps:,} steps are fewer than {recipe.augment_from}"
+            fewer = f"all images make {self.plan_steps:,} steps, fewer than {recipe.augment_from}"
+            augmented = f"not augmented, because {fewer}"
         steps = f"{self.steps:,} {'step' if self.steps == 1 else 'steps'} of {size} images"
         self.request.say(f"Plan: {steps} at a rate of up to {how.rate(size):.3g}; images are {augmented}")
 
@@ -260,48 +265,48 @@ class Training:
         self, place: Path, frozen: FrozenFeatures | None, folds: int = 1, whole: RunState | None = None
     ) -> dict[str, Any]:
         """Train the model in a folder, measure it and the features before, and return all numbers as plain JSON."""
-        request, by = self.request, None
+        request, held_out = self.request, cast("ImageFolder", self.held_out)
         if frozen is not None and request.data.task == "single":
-            self.baseline = Baseline.of(frozen, request.data, self.train, self.held_out)
+            self.baseline = Baseline.of(frozen, request.data, self.train, held_out)
         if self.baseline is not None:
             images = f"{self.baseline.held_out:,} held-out images ({duration(self.baseline.seconds)})"
             request.say(f"Without training, of {images}: {self.baseline.text}")
         self.fit(place, frozen, folds, whole)
-        run, data, size = self.run, self.held_out, self.train.batch_size
-        self.evaluation = evaluate_decoded(self.model, data, request.data.root, batch_size=size)
+        run, size = self.run, self.train.batch_size
+        self.evaluation = evaluate_decoded(self.model, held_out, request.data.root, batch_size=size)
         if request.calibrate:
-            by = calibrate(self.model, self.evaluation)
-            shares = tempered(self.evaluation.probabilities, by, request.data.task).astype("float32")
+            self.temperature = calibrate(self.model, self.evaluation)
+            shares = tempered(self.evaluation.probabilities, self.temperature, request.data.task).astype("float32")
             self.evaluation = dataclasses.replace(self.evaluation, raw=shares)
         request.say(f"On the held-out images: {self.evaluation.headline}")
-        told = {"best_epoch": run.best, "epochs": run.epochs, "seconds": run.seconds, "history": run.history}
-        told |= {"plan_steps": self.plan_steps, "temperature": by, "held_out": self.evaluation.to_dict()}
+        told = {"epochs": run.epochs, "seconds": run.seconds, "history": run.history}
+        told |= {"temperature": self.temperature, "held_out": self.evaluation.to_dict()}
         told |= {} if self.baseline is None else {"before_training": self.baseline.to_dict()}
         told |= {} if run.flip_test is None else {"flip_test": dataclasses.asdict(run.flip_test)}
         return {**told, "facts": facts(self)}
 
     def fit(self, place: Path, frozen: FrozenFeatures | None, folds: int = 1, whole: RunState | None = None) -> None:
-        """Train the model, or continue, in a folder, and take the weights of the best epoch.
+        """Train the model, or continue, in a folder, to the last epoch.
 
         `folds` trainings share the time that is left. All have the plan of the first, in `whole`, the run of all.
         """
         request, limit = self.request, None
-        self.run = RunState(place / ".state", self.settings(), request.overwrite, request.best_by)
+        self.run = RunState(place / ".state", self.settings(), request.overwrite)
         if not self.run.done:
             self.start_head(frozen)
         if not self.run.epochs and whole is not None and whole.epochs:
-            self.run.begin(whole.epochs, whole.flip_test, whole.plan_steps)
+            self.run.begin(whole.epochs, whole.flip_test)
             self.say_plan()
         elif not self.run.epochs:
             flips = self.test_flips()
             if (left := request.left(folds)) is not None:
                 passes = 1 if request.metric is None else 2  # over the held-out images
-                validation = passes * len(self.held_out)
+                validation = passes * len(cast("ImageFolder", self.held_out))
                 limit = TimeLimit(time.monotonic() + left, request.wanted, len(self.train), validation)
             self.run.begin(request.wanted if limit is None else self.epochs_within(limit), flips)
             self.say_plan()
         if self.run.done:
-            self.run.restore(self.model, self.run.done - 1)
+            self.run.restore(self.model)
             request.say(f"Continuing after epoch {self.run.done} of {counted(self.run.epochs)}")
         try:
             self._fit_within(limit)
@@ -309,13 +314,13 @@ class Training:
             epochs = f"{self.run.done} of {counted(self.run.epochs)}"
             request.say(f"\nStopped after epoch {epochs}. The same call continues from there")
             raise
-        self.run.restore(self.model, self.run.best)
+        self.run.restore(self.model)
         self.model.optimizer.finalize_variable_values(self.model.trainable_variables)  # their average, if one is kept
         if request.recipe.lora is not None:
             merge_lora(self.model)
         if self.unit is not None:
             scale_head(self.model, self.unit[1], self.unit[0])
-            for part in (self.train, self.held_out):
+            for part in self.parts:
                 part.labels = request.data.labels[part.rows]
 
     def _fit_within(self, limit: TimeLimit | None) -> None:
@@ -323,7 +328,7 @@ class Training:
         for attempt in range(_MOST_PLANS):
             watched = limit if attempt + 1 < _MOST_PLANS else None
             checkpointer = Checkpointer(self.run, watched)
-            if not self.run.ended:
+            if self.run.done < self.run.epochs:
                 self._fit(checkpointer)
             if watched is None or checkpointer.planned is None:
                 return
@@ -337,6 +342,7 @@ class Training:
 
     def _fit(self, checkpointer: Checkpointer) -> None:
         callbacks, run = self._callbacks(), self.run
+        scored = self.request.metric is not None and self.held_out is not None
         self.train.augmentation = self.plan.augmentation
         self.model.fit(
             self.train,
@@ -346,7 +352,7 @@ class Training:
             steps_per_epoch=None if run.epochs >= 1 else self.steps,
             class_weight=self.train.class_weight if self.request.balance in (True, "weights") else None,
             verbose=(1 if sys.stdout.isatty() else 2) if self.request.progress else 0,
-            callbacks=[*callbacks, *([] if self.request.metric is None else [Score(self, callbacks)]), checkpointer],
+            callbacks=[*callbacks, *([Score(self, callbacks)] if scored else []), checkpointer],
         )
 
 
