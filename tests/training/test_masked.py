@@ -258,7 +258,7 @@ def test_every_kind_of_encoder(kind, options):
     [
         *((MaskedAutoencoder, o, {}, "leaves patches out, which 'tiny' does not allow") for o in WHOLE_GRID.values()),
         *(
-            (kind, {"image_size": None, "position_grid": 2}, {}, r"images of any size \(vit_keras.vit.resize")
+            (kind, {"image_size": None, "position_grid": 2}, {}, r"images of any size \(vit_keras.resize")
             for kind in KINDS
         ),
         *((kind, {"resnet": (1,), "patch_size": 2, "image_size": 16}, {}, "is a hybrid") for kind in KINDS),
