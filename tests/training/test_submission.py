@@ -337,7 +337,8 @@ def test_views_are_the_whole_picture_its_corners_and_their_mirror_images(folder)
     views = SeveralViews(make().preprocessing.replace(image_size=8), "flip, crops")
     pictures = np.stack([views(folder / "a.png"), views(folder / "b.png")])
     assert pictures.shape == (2, 5, 8, 8, 3)
-    inputs = [*views.inputs(pictures, lambda pixels: pixels)]
+    views.normalize = lambda pixels: pixels
+    inputs = [*views.inputs(pictures)]
     assert len(inputs) == views.count == 10
     np.testing.assert_array_equal(inputs[1], inputs[0][:, :, ::-1])
     whole = read(folder / "a.png", None)

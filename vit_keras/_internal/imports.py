@@ -55,7 +55,7 @@ def spec_around(finder: Any, watched: Callable[..., Any], name: str, path: Any, 
     later = itertools.dropwhile(lambda each: each is not finder, [*sys.meta_path])
     able = (each for each in later if each is not finder and hasattr(each, "find_spec"))
     spec = next((found for each in able if (found := each.find_spec(name, path, target))), None)
-    loader = None if spec is None else spec.loader
+    loader: Any = None if spec is None else spec.loader
     if hasattr(loader, "exec_module"):
         execute = loader.exec_module
 

@@ -171,7 +171,7 @@ def find_file(name: str | os.PathLike[str]) -> Path:
     from ..variants import variant_of
 
     path, text = expanded(name), path_text(name)
-    if path.exists():
+    if os.path.exists(path):  # never raises
         return path
     variant = variant_of(text)
     checkpoint = recommended(variant) if variant else find(text)

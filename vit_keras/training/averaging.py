@@ -1,7 +1,4 @@
-"""The average of models in weight space, a model soup (arXiv 2203.05482): one model of the cost of one.
-
->>> model = average(["folds/fold0/model.keras", "folds/fold1/model.keras"])  # doctest: +SKIP
-"""
+"""The average of models in weight space, a model soup (arXiv 2203.05482): one model of the cost of one."""
 
 from __future__ import annotations
 

@@ -17,10 +17,7 @@ __all__ = ["Horizon", "Reseed", "check_before_training"]
 
 
 class Horizon(keras.callbacks.Callback):
-    """A callback that tells the schedule the number of steps of `fit`, and logs the learning rate after each epoch.
-
-    A second `fit` starts the schedule again. With `initial_epoch` or `BackupAndRestore` it continues in it.
-    """
+    """A callback that tells the schedule the number of steps of `fit`, and logs the learning rate after each epoch."""
 
     def set_model(self, model: Any) -> None:
         super().set_model(model)
@@ -81,10 +78,7 @@ def _layerwise(model: keras.Model) -> Layerwise | None:
 
 
 class Reseed(keras.callbacks.Callback):
-    """A callback that derives an epoch's random numbers from the steps before it, which Keras does not save.
-
-    So a resumed run repeats them, if the model starts with the same seeds (`keras.utils.set_random_seed`).
-    """
+    """A callback that derives an epoch's random numbers from the steps before it, so a resumed run repeats them."""
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         optimizer = getattr(self.model.optimizer, "inner_optimizer", self.model.optimizer)  # of one that scales losses

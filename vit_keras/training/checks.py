@@ -7,9 +7,9 @@ from typing import Any
 import keras
 import numpy as np
 
+from .. import anatomy
 from .._internal.validate import as_array, received, see
 from .._internal.warn import warn_caller
-from ..anatomy import task as task_of
 from ..anatomy.inputs import check_batch, input_range, preprocessing_of
 from ..anatomy.parts import dense_layers, find_vit
 from ..preprocess.pixels import is_plausible_range
@@ -20,8 +20,7 @@ __all__ = ["check", "class_weights"]
 def check(model: keras.Model, data: Any, *, loss: Any = None) -> None:
     """Check the first batch of a dataset for common mistakes that keep a ViT from learning."""
     if hasattr(data, "__next__"):
-        message = "This dataset is a generator, whose batches come only once: it is not checked. Check a batch, (x, y)."
-        warn_caller(message)
+        warn_caller("This dataset is a generator, which runs once: it is not checked. Check a batch, (x, y).")
         return
     inputs, labels = first_batch(data)
     check_batch(model, inputs)
@@ -37,16 +36,18 @@ def check(model: keras.Model, data: Any, *, loss: Any = None) -> None:
                 "label. Build the model with classes=… and pooling, or pass loss=."
             )
         return  # no classes
-    labels = as_array(data[1]) if isinstance(data, tuple) else first
-    labels = _numbers(labels)
+    labels = _numbers(as_array(data[1]) if isinstance(data, tuple) else first)
     name = (loss if isinstance(loss, str) else getattr(loss, "name", None) or getattr(loss, "__name__", "")).lower()
     _check_shape(first.shape, shape[-1], name)
     if not name and labels.dtype.kind == "f" and not np.isfinite(labels).all():
         raise ValueError("Some labels are not finite numbers. Fill them in, or leave these images out.")
-    task = task_of(model)
-    if task == "multi":
-        _check_shares(labels)
-    elif task == "single" and (not name or "crossentropy" in name):
+    task = anatomy.task(model)
+    if task == "multi" and labels.size and not (labels.min() >= 0 and labels.max() <= 1):
+        raise ValueError(
+            "A model of several labels takes labels from 0 to 1, one number for each. Received: labels from "
+            f"{labels.min():g} to {labels.max():g}"
+        )
+    if task == "single" and (not name or "crossentropy" in name):
         _check_values(labels, shape[-1])
         _check_classes(first, _counts(labels) if isinstance(data, tuple) else counts)
 
@@ -111,7 +112,7 @@ def check_range(model: keras.Model, inputs: Any) -> None:
 
 def _is_one_color(inputs: Any) -> bool:
     """Return whether all pixels are the same, as in the dark: these tell nothing of how they were scaled."""
-    arrays = [as_array(each) for each in keras.tree.flatten(inputs)]
+    arrays = map(as_array, keras.tree.flatten(inputs))
     return all(np.ptp(each.reshape(-1, each.shape[-1]), axis=0).max() == 0 for each in arrays)
 
 
@@ -129,8 +130,7 @@ def _reaching(vit: keras.Model, model: keras.Model, inputs: Any) -> Any:
         if hasattr(vit, "check_shape"):
             vit.check_shape(inputs)
         return inputs[vit.inputs[0].name] if isinstance(inputs, dict) else inputs
-    seen = []
-    call = vit.call
+    seen, call = [], vit.call
 
     def watched(images, *args, **kwargs):
         seen.append(images)
@@ -209,14 +209,6 @@ def _check_values(labels: np.ndarray, outputs: int) -> None:
         )
 
 
-def _check_shares(labels: np.ndarray) -> None:
-    if labels.size and not (labels.min() >= 0 and labels.max() <= 1):
-        raise ValueError(
-            "A model of several labels takes labels from 0 to 1, one number for each. Received: labels from "
-            f"{labels.min():g} to {labels.max():g}"
-        )
-
-
 def warn_of_quantized_kernels(model: keras.Model) -> None:
     """Warn if quantized kernels are in the layers that are trained: Keras trains the biases of these alone."""
     trained = [layer for layer in dense_layers(model) if layer.trainable_variables]
@@ -229,8 +221,7 @@ def warn_of_quantized_kernels(model: keras.Model) -> None:
         )
 
 
-UNBALANCED = "The largest class has"
-"""The beginning of the warning about unbalanced classes."""
+UNBALANCED = "The largest class has"  # the beginning of the warning about unbalanced classes
 
 
 def _counts(labels: np.ndarray) -> np.ndarray:

@@ -1,12 +1,4 @@
-"""Distillation: a student learns from labels and from a teacher's outputs for the same images.
-
->>> from vit_keras import vit
->>> teacher = vit.build_model(32, 8, 2, 64, 2, "teacher", 128, classes=10)
->>> student = vit.build_model(32, 8, 2, 32, 2, "student", 64, classes=10, distillation_token=True, pooling="token+dist")
->>> training = Distillation(student, teacher, kind="hard")
->>> training.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
->>> history = training.fit(np.zeros((4, 32, 32, 3), "float32"), np.arange(4), verbose=0)  # trains `student`
-"""
+"""Distillation: a student learns from labels and from a teacher's outputs for the same images."""
 
 from __future__ import annotations
 
@@ -115,20 +107,15 @@ class Distillation(CheckedModel):
     def compute_loss(
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool | None = True
     ) -> Any:
-        label, teacher_logits = self._teach(x, y)
-        label_loss = super().compute_loss(x, label, y_pred["label"], sample_weight, training)
-        losses = self.teacher_loss(teacher_logits, y_pred["teacher"])
+        label_loss = super().compute_loss(x, self._label(y), y_pred["label"], sample_weight, training)
+        if self.teacher is None:
+            logits = y["teacher"]
+        else:
+            logits = _logits(self.teacher, ops.stop_gradient(self.teacher(x, training=False)))
+        losses = self.teacher_loss(logits, y_pred["teacher"])
         if sample_weight is not None:
             losses = losses * ops.reshape(ops.cast(sample_weight, losses.dtype), (-1,))
         return (1 - self.alpha) * label_loss + self.alpha * replicas.share(ops.mean(losses))
-
-    def _teach(self, images, labels):
-        """Return the true labels and the teacher's logits."""
-        label = self._label(labels)
-        if self.teacher is None:
-            return label, labels["teacher"]
-        outputs = ops.stop_gradient(self.teacher(images, training=False))
-        return label, _logits(self.teacher, outputs)
 
     def _label(self, labels):
         if self.teacher is not None:
@@ -155,20 +142,13 @@ class Distillation(CheckedModel):
         return super().compute_metrics(x, self._label(y), y_pred["prediction"], sample_weight)
 
     def get_config(self) -> dict[str, Any]:
-        models = {
-            name: model and keras.saving.serialize_keras_object(model)
-            for name, model in (("student", self.student), ("teacher", self.teacher))
-        }
-        options = {name: getattr(self, name) for name in ("kind", "alpha", "temperature")}
-        return {**super().get_config(), **models, **options}
+        own = {name: getattr(self, name) for name in ("student", "teacher", "kind", "alpha", "temperature")}
+        return {**super().get_config(), **keras.saving.serialize_keras_object(own)}
 
     @classmethod
     def from_config(cls, config: Any, custom_objects: Any = None) -> Any:
-        models = {
-            name: config[name] and keras.saving.deserialize_keras_object(config[name], custom_objects)
-            for name in ("student", "teacher")
-        }
-        return cls(**{**config, **models})
+        read = keras.saving.deserialize_keras_object
+        return cls(**{**config, **{name: read(config[name], custom_objects) for name in ("student", "teacher")}})
 
 
 def _outputs(student):

@@ -42,11 +42,6 @@ def train_layers(model: keras.Model, trained: Sequence[keras.layers.Layer]) -> N
     model, chosen = learner(model), {id(layer) for layer in trained}
     model.trainable = True
     for layer in leaves(model):
-        _set_trainable(layer, id(layer) in chosen)
-
-
-def _set_trainable(layer, value):
-    """Freeze or unfreeze a layer, all layers inside it, and all their variables, whatever was set on each before."""
-    for part in flat_layers(layer):
-        part.trainable = not value  # TensorFlow skips an unchanged value, and then does not reach the variables
-        part.trainable = value
+        for part in flat_layers(layer):
+            part.trainable = id(layer) not in chosen  # TensorFlow skips an unchanged value, and its variables with it
+            part.trainable = id(layer) in chosen

@@ -1,11 +1,4 @@
-"""Low-rank adapters (LoRA, arXiv 2106.09685) for Vision Transformers, with Keras' own `Dense.enable_lora`.
-
->>> from vit_keras import vit
->>> model = vit.build_model(32, 16, 2, 16, 2, "tiny", 32, classes=3)
->>> add_lora(model, rank=4)
->>> # model.fit(…)
->>> merge_lora(model)
-"""
+"""Low-rank adapters (LoRA, arXiv 2106.09685) for Vision Transformers, with Keras' own `Dense.enable_lora`."""
 
 from __future__ import annotations
 
@@ -27,10 +20,7 @@ PROJECTIONS = ("query", "key", "value", "out", "Dense_0", "Dense_1", "Gate")
 
 
 def add_lora(
-    model: keras.Model,
-    rank: int = 8,
-    projections: Sequence[str] = ("query", "value"),
-    alpha: float | None = None,
+    model: keras.Model, rank: int = 8, projections: Sequence[str] = ("query", "value"), alpha: float | None = None
 ) -> None:
     """Add a low-rank adapter to some projections of every block, and freeze everything but the adapters and the head.
 
@@ -67,7 +57,6 @@ def add_lora(
     rank = positive_integer(rank, "rank")
     if _adapted(model):
         raise ValueError(f"The model {model.name!r} has low-rank adapters already. merge_lora(model) merges them.")
-    scale = {} if alpha is None else {"lora_alpha": alpha}
     chosen = [dense for dense in _projections(model) if dense.name in projections]
     if not chosen:
         raise ValueError(f"The model {model.name!r} has no {', '.join(projections)} in its blocks.")
@@ -86,7 +75,7 @@ def add_lora(
         for variable in block.variables:
             variable.trainable = False
     for dense in chosen:
-        dense.enable_lora(rank, **scale)
+        dense.enable_lora(rank, **({} if alpha is None else {"lora_alpha": alpha}))
     compiled.forget(model)
 
 

@@ -1,14 +1,4 @@
-"""Pre-training on images without labels: a Vision Transformer learns to predict masked patches.
-
-    >>> from vit_keras import vit
-    >>> model = vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)
-    >>> pretraining = MaskedAutoencoder(model, decoder_depth=1, decoder_width=32, decoder_heads=2)
-    >>> pretraining.compile(keras.optimizers.AdamW(1.5e-4, weight_decay=0.05))
-    >>> history = pretraining.fit(np.zeros((4, 32, 32, 3), "float32"), verbose=0)  # then fine-tune `model`
-
-Both models here train the Vision Transformer that they are given, up to the tokens of its last block. The pooling and
-the head stay as they were.
-"""
+"""Pre-training on images without labels: a ViT learns to predict masked patches, and its head stays as it was."""
 
 from __future__ import annotations
 
@@ -61,15 +51,11 @@ class _MaskedPretraining(CheckedModel):
         normal = keras.initializers.RandomNormal(stddev=0.02)
         self.mask_token = self.add_weight(shape=(width,), initializer=normal, name="mask_token")
 
-    def patch_losses(self, images: Any, outputs: Any) -> Any:
-        """Return the loss of every patch, `(batch, patches)`."""
-        raise NotImplementedError
-
     def compute_loss(
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool | None = True
     ) -> Any:
         """Return the mean loss of the masked patches. Labels are ignored."""
-        losses = self.patch_losses(ops.cast(x, "float32"), y_pred)
+        losses = self.patch_losses(ops.cast(x, "float32"), y_pred)  # `(batch, patches)`
         masked = ops.cast(y_pred["masked"], losses.dtype)
         count = ops.maximum(ops.sum(masked), 1)
         if sample_weight is not None:
@@ -88,11 +74,8 @@ class _MaskedPretraining(CheckedModel):
         self.seed_generator.state.assign(store["seed"])
 
     def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "encoder": keras.saving.serialize_keras_object(self.encoder),
-            "seed": self.seed,
-        }
+        own = {"encoder": keras.saving.serialize_keras_object(self.encoder), "seed": self.seed}
+        return {**super().get_config(), **own}
 
     @classmethod
     def from_config(cls, config: Any, custom_objects: Any = None) -> Any:
@@ -275,23 +258,19 @@ class MaskedAutoencoder(_MaskedPretraining):
         self.decoder_depth, self.decoder_width, self.decoder_heads = decoder_depth, decoder_width, decoder_heads
         self._encode = _blocks_and_norm(self.encoder)
         self._embed = keras.Model(self.encoder.input, self._encode[0].input)
-        self._make_decoder(config, self.encoder.get_layer("embedding").dtype_policy)
-        self.built = True
-
-    def _make_decoder(self, config, policy):
-        width = self.decoder_width
+        policy, width = self.encoder.get_layer("embedding").dtype_policy, decoder_width
         self._add_mask_token(width)
         self.decoder_embed = keras.layers.Dense(width, name="decoder_embed", dtype=policy)
         self.decoder_blocks = [
             TransformerBlock(
-                self.decoder_heads,
+                decoder_heads,
                 4 * width,
                 mlp_activation=config.mlp_activation,
                 epsilon=config.epsilon,
                 name=f"decoderblock_{n}",
                 dtype=policy,
             )
-            for n in range(self.decoder_depth)
+            for n in range(decoder_depth)
         ]
         self.decoder_norm = keras.layers.LayerNormalization(epsilon=config.epsilon, name="decoder_norm", dtype=policy)
         pixels = math.prod(config.patch_size) * config.channels
@@ -299,6 +278,7 @@ class MaskedAutoencoder(_MaskedPretraining):
         self.decoder_embed.build((None, None, config.hidden_size))
         for layer in (*self.decoder_blocks, self.decoder_norm, self.decoder_pixels):
             layer.build((None, None, width))
+        self.built = True
 
     def call(self, images: Any, training: bool | None = None) -> Any:
         prefix_tokens = self.encoder.config.prefix_tokens
@@ -320,10 +300,8 @@ class MaskedAutoencoder(_MaskedPretraining):
         """Return the pixels of all tokens, from the visible tokens and the place of each patch in their order."""
         grid, prefix_tokens = self.encoder.config.grid, self.encoder.config.prefix_tokens
         x = self.decoder_embed(tokens)
-        hidden = ops.broadcast_to(
-            ops.cast(self.mask_token, x.dtype),
-            (ops.shape(x)[0], math.prod(grid) - self._visible, self.decoder_width),
-        )
+        shape = ops.shape(x)[0], math.prod(grid) - self._visible, self.decoder_width
+        hidden = ops.broadcast_to(ops.cast(self.mask_token, x.dtype), shape)
         patches = _pick(ops.concatenate([x[:, prefix_tokens:], hidden], axis=1), places)
         # The reference divides j by width / 4 in the exponent of a frequency, where `sincos2d` divides by one less.
         positions = sincos2d(grid, self.decoder_width, 10000 ** (1 - 4 / self.decoder_width))
@@ -363,8 +341,7 @@ def _pick(tokens, order):
 
 
 def _blocks_and_norm(vit: keras.Model) -> list[keras.layers.Layer]:
-    norm = final_norm(vit)
-    return [*blocks(vit), *([] if norm is None else [norm])]
+    return [*blocks(vit), *filter(None, [final_norm(vit)])]
 
 
 def _trainable_on_patches(model: keras.Model) -> keras.Model:

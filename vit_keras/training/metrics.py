@@ -20,12 +20,10 @@ __all__ = ["NAMES", "score"]
 
 @dataclasses.dataclass(frozen=True)
 class _Metric:
-    """A function of `sklearn.metrics`, what it takes for each task that it fits, and its other arguments.
+    """A function of `sklearn.metrics`, what it takes for each task that it fits, and its other arguments."""
 
-    It takes `"decisions"` (class numbers, 0 and 1, levels), `"levels"` (the same, with all levels between the least and
-    the largest as `labels`), `"probabilities"` (with class numbers), `"columns"` (a column of 0 and 1 and one of
-    probabilities for each class), or `"numbers"`.
-    """
+    # "decisions": class numbers, 0 and 1, levels; "levels": the same, with all between the least and the largest as
+    # `labels`; "columns": one of 0 and 1 and one of probabilities for each class.
 
     function: str
     takes: dict[str, str]
@@ -56,8 +54,8 @@ _METRICS = {
     "r2": _Metric("r2_score", _NUMBERS),
 }
 
+# scikit-learn raises an error for smaller predictions, which would end a training in the middle.
 _LEAST_OF_RMSLE = np.nextafter(np.float32(-1), np.float32(0))
-"""scikit-learn raises an error for smaller predictions, which would end a training in the middle."""
 
 NAMES = tuple(_METRICS)
 """The names of all metrics."""
@@ -123,7 +121,10 @@ def score(
     elif takes == "numbers" and scale is not None:
         targets, outputs = (on_scale(x, scale) for x in (targets, outputs))
     elif takes != "numbers":
-        targets, outputs = _decisions(targets, outputs, task)
+        if task == "single":
+            outputs = outputs.argmax(axis=1)
+        else:
+            outputs = ((outputs >= 0.5) if task == "multi" else np.rint(outputs)).astype(int)
         if task == "multi" and targets.shape[1] == 1 and metric.function == "f1_score":
             options["labels"] = [1]  # of one column scikit-learn makes two classes
         if takes == "levels":
@@ -194,12 +195,6 @@ def _check_whole(targets: np.ndarray, what: str, count: int | None) -> None:
     if wrong.any():
         least = f" from 0 to {count - 1}" if count else ""
         raise ValueError(f"{what} must be whole numbers{least}. Received: {targets[wrong].flat[0]!r}")
-
-
-def _decisions(targets: np.ndarray, outputs: np.ndarray, task: str) -> tuple[np.ndarray, np.ndarray]:
-    if task == "single":
-        return targets, outputs.argmax(axis=1)
-    return targets, ((outputs >= 0.5) if task == "multi" else np.rint(outputs)).astype(int)
 
 
 def _columns(targets: np.ndarray, outputs: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:

@@ -1,8 +1,5 @@
-"""Keras' optimizers with a learning rate for each layer, and a schedule over a fraction of the training.
-
-They add what fine-tuning a Vision Transformer needs and Keras lacks: layer-wise learning-rate decay (BEiT, arXiv
-2106.08254, appendix H), no weight decay of biases, normalizations, tokens and positions, and layers that start to
-learn later than the head.
+"""Keras' optimizers with what a ViT needs and Keras lacks: a rate for each layer (BEiT, arXiv 2106.08254, appendix H),
+no weight decay of biases, normalizations, tokens and positions, and layers that start to learn later than the head.
 """
 
 from __future__ import annotations
@@ -39,12 +36,9 @@ _NEVER_DECAYED = re.compile(r"(^|/)(cls|registers|probe|pos_embedding|relative_p
 
 
 def depths(variables: Sequence[Any]) -> list[int]:
-    """Return the depth of each variable in a Vision Transformer by its path, counted as timm does (`group_matcher`).
-
-    0 for everything before the blocks, 1 to L for the blocks, L for the last normalization, L + 1 for everything else:
-    the head, and layers around the ViT. Without blocks: 1 for all. Of several towers, as in `ImageText`, L is the
-    deepest one's, and the others are counted down from their heads.
-    """
+    """Return the depth of each variable in a Vision Transformer by its path, counted as timm does (`group_matcher`)."""
+    # 0 before the blocks, 1 to L for the blocks, L for the last normalization, L + 1 for everything else. Of several
+    # towers, as in `ImageText`, L is the deepest one's, and the others are counted down from their heads.
     paths = [getattr(variable, "path", variable.name) for variable in variables]
     places = [_place(path, after) for path, after in zip(paths, [*paths[1:], ""])]
     in_blocks = [path[found.start() :] for path in paths if (found := _BLOCK.search(path))]
@@ -150,10 +144,7 @@ def check_layers(layer_decay: Any, unfreeze_at: Any) -> tuple[float, ...]:
     return tuple(float(start) for start in starts)
 
 
-if TYPE_CHECKING:
-    _Optimizer = keras.optimizers.Optimizer
-else:
-    _Optimizer = object
+_Optimizer = keras.optimizers.Optimizer if TYPE_CHECKING else object
 
 
 class Layerwise(_Optimizer):
@@ -168,13 +159,6 @@ class Layerwise(_Optimizer):
         **options: Arguments of the Keras optimizer. `weight_decay` is decoupled and follows each layer's rate, as in
             PyTorch.
 
-    Attributes:
-        span: Variable with the first step of the training and the number of its steps.
-        awaits_horizon: Whether a callback will call `begin` before the first step.
-        has_horizon: Whether the number of steps is known, from `begin` or from a file.
-
-    Raises:
-        ValueError: An argument is out of range, `unfreeze_at` has no `WarmupDecay`, or there are no blocks to unfreeze.
     """
 
     def __init__(
@@ -186,16 +170,17 @@ class Layerwise(_Optimizer):
             raise ValueError("unfreeze_at needs a learning_rate that knows the end of the training: a WarmupDecay.")
         self.layer_decay = layer_decay
         self.unfreeze_at = starts
-        # A variable, because compiled steps must see it change.
+        # First step and number of steps of the training; a variable, because compiled steps must see it change.
         self.span: keras.Variable = self.add_variable((2,), dtype="int", name="span")
-        self.awaits_horizon: bool = False
+        self.awaits_horizon: bool = False  # a callback will call `begin` before the first step
         self._rate_now = None
         self._take_span()
 
     def _take_span(self) -> None:
-        self.has_horizon: bool = False
-        if self.schedule is not None and not self.needs_horizon:
-            self._set_span(0, self.schedule.steps)
+        steps = None if self.schedule is None else self.schedule.steps
+        self.has_horizon: bool = steps is not None
+        if steps is not None:
+            self.span.assign([0, steps])
 
     @property
     def learning_rate(self) -> Any:
@@ -219,18 +204,15 @@ class Layerwise(_Optimizer):
     def begin(self, steps: int, done: int = 0) -> None:
         """Start a training of a number of steps, of which some may be done; a schedule with `steps` keeps its own."""
         self.awaits_horizon = False
-        if self.needs_horizon:
-            self._set_span(int(ops.convert_to_numpy(batches_seen(self))) - done, steps)
         first, together = int(ops.convert_to_numpy(batches_seen(self))) - done, self.gradient_accumulation_steps or 1
+        if self.needs_horizon:
+            self.span.assign([first, steps])
+            self.has_horizon = True
         if first // together == (first + steps) // together:
             warn_caller(
                 f"{NO_STEP} It has {steps} batches, and {together} are accumulated for one step. Train for more "
                 "epochs, or pass a smaller accumulate=."
             )
-
-    def _set_span(self, first, steps):
-        self.span.assign([first, steps])
-        self.has_horizon = True
 
     @property
     def needs_horizon(self) -> bool:
@@ -243,7 +225,8 @@ class Layerwise(_Optimizer):
         schedule = self.schedule
         if self.awaits_horizon or schedule is None or schedule.steps is not None:
             return True
-        return self.has_horizon and (schedule.decay == "constant" or schedule.final > 0 or self._has_steps_left())
+        seen, end = int(ops.convert_to_numpy(batches_seen(self))), int(ops.convert_to_numpy(self.span).sum())
+        return self.has_horizon and (schedule.decay == "constant" or schedule.final > 0 or seen < end)
 
     def can_update(self, variables: Sequence[Any]) -> bool:
         """Return whether a built optimizer can update these variables: its own, or some of them."""
@@ -251,9 +234,6 @@ class Layerwise(_Optimizer):
         given = {id(variable) for variable in variables}
         # It must be all of them on JAX, and for averages of weights, which Keras finds by their order.
         return given == known if keras.backend.backend() == "jax" or self.use_ema else given <= known
-
-    def _has_steps_left(self):
-        return int(ops.convert_to_numpy(batches_seen(self))) < int(ops.convert_to_numpy(self.span).sum())
 
     def progress(self) -> Any:
         """Return the fraction of all steps that is done, a scalar."""

@@ -1,12 +1,6 @@
-"""Augmentation as data, in one frozen dataclass.
+"""Augmentation as data: of each image by Pillow, which two cores have time for, and of batches by Keras' own layers.
 
-Pillow does what applies to each image alone (crop, flip, three-augment, TrivialAugment), which two cores have time for.
-RandAugment, color jitter and random erasing are Keras' own layers, on whole batches. A seed determines everything: no
-generator is shared between threads, and no global one is used.
-
->>> import numpy as np
->>> Augmentation(crop=0.25)(np.zeros((2, 32, 32, 3), "uint8"), seed=0).shape
-(2, 32, 32, 3)
+A seed determines everything: no generator is shared between threads, and no global one is used.
 """
 
 from __future__ import annotations
@@ -143,18 +137,13 @@ class Augmentation:
         return batch if labels is None else (batch, new_labels)
 
     def augment_image(self, pixels: np.ndarray, size: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
-        """Apply what is done to each image alone: crop, resize, flip, three-augment, TrivialAugment.
-
-        It takes uint8 pixels `(height, width, channels)` of any size, and returns uint8 `(*size, channels)`.
-        """
+        """Apply what is done to each image alone, of any size, to uint8 pixels; return uint8 `(*size, channels)`."""
         height, width, channels = pixels.shape
         image = Image.fromarray(pixels[..., 0] if channels == 1 else pixels)
         wanted = size[1], size[0]  # Pillow has the width first
-        if self.crop is not None:
-            window = self._window(self.crop, height, width, rng)
+        window = None if self.crop is None else self._window(self.crop, height, width, rng)
+        if window or image.size != wanted:
             image = image.resize(wanted, Image.Resampling.BILINEAR, box=window)
-        elif image.size != wanted:
-            image = image.resize(wanted, Image.Resampling.BILINEAR)
         if self.flip and rng.random() < 0.5:
             image = ImageOps.mirror(image)
         if self.three_augment:
@@ -180,10 +169,7 @@ class Augmentation:
         return left, top, left + w, top + h
 
     def augment_batch(self, images: np.ndarray, labels: Any, rng: np.random.Generator) -> tuple[np.ndarray, Any]:
-        """Apply what is done to whole batches: color jitter, RandAugment, random erasing, mixup, cutmix.
-
-        It takes pixels in [0, 255], and returns them in float32; for mixup or cutmix, labels are `(n, classes)`.
-        """
+        """Apply what is done to whole batches of pixels in [0, 255], and return them in float32, with their labels."""
         import keras  # here: processes that only read images do without it
 
         channels = images.shape[-1]
@@ -195,6 +181,8 @@ class Augmentation:
         return self._mix(images, labels, rng) if self.mixes else (images, labels)
 
     def _layers(self, rng: np.random.Generator) -> list[keras.layers.Layer]:
+        import keras
+
         wanted: dict[str, dict[str, Any]] = {}
         if self.color_jitter:
             factors = ("brightness_factor", "contrast_factor", "saturation_factor")
@@ -203,8 +191,9 @@ class Augmentation:
             wanted["RandAugment"] = {"num_ops": self.rand_augment[0], "factor": self.rand_augment[1] / 10}
         if self.random_erasing:
             wanted["RandomErasing"] = {"factor": (self.random_erasing,) * 2}
-        seeds = rng.integers(2**31, size=len(wanted))
-        return [_layer(name, int(seed), **options) for (name, options), seed in zip(wanted.items(), seeds)]
+        usual: dict[str, Any] = {"value_range": (0, 255), "dtype": "float32", "data_format": "channels_last"}
+        seeds = rng.integers(2**31, size=len(wanted)).tolist()
+        return [getattr(keras.layers, name)(seed=n, **usual, **own) for (name, own), n in zip(wanted.items(), seeds)]
 
     def _mix(self, images: np.ndarray, labels: Any, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Apply mixup or cutmix. On PyTorch, Keras' own layers use the global generator, as other threads do."""
@@ -270,13 +259,6 @@ def _numbers(pair: Any, name: str) -> tuple[float, float]:
     if not isinstance(pair, Sequence) or len(pair) != 2 or not all(map(is_number, pair)):
         raise ValueError(f"{name} must be a pair of numbers. Received: {pair!r}")
     return float(pair[0]), float(pair[1])
-
-
-def _layer(name: str, seed: int, **options: Any) -> keras.layers.Layer:
-    import keras
-
-    layer = getattr(keras.layers, name)
-    return layer(value_range=(0, 255), seed=seed, dtype="float32", data_format="channels_last", **options)
 
 
 def _three_augment(image: Image.Image, rng: np.random.Generator) -> Image.Image:

@@ -64,7 +64,11 @@ def columns_of(
     one_column = {"names": ("single", "multi", "ordinal"), "numbers": ("single", "ordinal")}
     if meaning.task in one_column.get(values, ()):
         separator = " " if separator is None else separator
-        return {_only(titles): _decisions(scores, meaning, values, threshold, separator)}
+        if titles is not None and len(titles) != 1:
+            raise ValueError(
+                f"The predictions are one column, and the sample has {len(titles)} after the ids: {first_few(titles)}"
+            )
+        return {(titles or ["label"])[0]: _decisions(scores, meaning, values, threshold, separator)}
     if (values, meaning.task) == ("numbers", "multi"):
         scores = (scores >= threshold).astype(int)
     else:
@@ -121,8 +125,8 @@ def _values(meaning: Meaning, sample: Mapping[str, np.ndarray] | None) -> str:
     if len(sample) != 2:
         return usual if meaning.task == "ordinal" else "probabilities"
     title, column = [*sample.items()][1]
-    empty = column.dtype.kind == "f" and np.isnan(column).all()
-    kind = "O" if empty else column.dtype.kind
+    kind = column.dtype.kind
+    kind = "O" if kind == "f" and np.isnan(column).all() else kind
     if meaning.task == "multi":
         return "probabilities" if kind in _NUMERIC and meaning.outputs == 1 else "names"
     if kind == "b" and {name.strip().lower() for name in meaning.names} >= {"true", "false"}:
@@ -139,15 +143,6 @@ def _values(meaning: Meaning, sample: Mapping[str, np.ndarray] | None) -> str:
 
 
 _NUMERIC = "iufb"
-
-
-def _only(titles: list[str] | None) -> str:
-    """Return the title of the only column of predictions."""
-    if titles is not None and len(titles) != 1:
-        raise ValueError(
-            f"The predictions are one column, and the sample has {len(titles)} after the ids: {first_few(titles)}"
-        )
-    return "label" if titles is None else titles[0]
 
 
 def _decisions(scores: np.ndarray, meaning: Meaning, values: str, threshold: float, separator: str) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +20,6 @@ from ..checks import class_weights
 from .augment import Augmentation
 from .decoding import DecodedImages, Decoder, decode_images, report_damaged, size_of
 from .folder import Labeled, read_folder, split
-from .names import NameClasses
 from .read_ahead import ReadAhead, SetEpoch
 
 __all__ = ["ImageFolder", "SetEpoch", "image_folder", "preprocessing_for"]
@@ -42,6 +41,11 @@ class DatasetOptions:
     cache: str | bool | os.PathLike[str] = "auto"
     workers: int = 2
     progress: bool = True
+
+    @classmethod
+    def among(cls, arguments: Mapping[str, Any]) -> DatasetOptions:
+        """Return the options among the arguments of a function."""
+        return cls(**{field.name: arguments[field.name] for field in dataclasses.fields(cls)})
 
     def __post_init__(self) -> None:
         positive_integer(self.batch_size, "batch_size")
@@ -121,21 +125,8 @@ def image_folder(
         >>> data.class_names
         ('daisy', 'dandelion', 'rose', 'sunflower', 'tulip')
     """
+    how = DatasetOptions.among(locals())
     check_share(validation_split)
-    how = DatasetOptions(
-        image_size=image_size,
-        model=model,
-        preprocessing=preprocessing,
-        batch_size=batch_size,
-        seed=seed,
-        shuffle=shuffle,
-        augmentation=augmentation,
-        errors=errors,
-        label_mode=label_mode,
-        cache=cache,
-        workers=workers,
-        progress=progress,
-    )
     data = read_folder(path, class_names, errors)
     datasets = datasets_of(data, None if validation_split is None else split(data.labels, validation_split, seed), how)
     return datasets[0] if validation_split is None else datasets
@@ -276,10 +267,8 @@ class ImageFolder(keras.utils.PyDataset):
 
     @property
     def callbacks(self) -> list[keras.callbacks.Callback]:
-        """Callbacks for `fit`, which tell this dataset the epoch, also in a run that is continued, and name the model's
-        classes and task.
-        """
-        return [SetEpoch(self), NameClasses(self)]
+        """Callbacks for `fit`: they tell this dataset the epoch, and the model its classes and task."""
+        return [SetEpoch(self)]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_ahead": None}  # another process has no part in the threads of this one
@@ -326,18 +315,20 @@ class ImageFolder(keras.utils.PyDataset):
             labels = np.eye(len(self.class_names), dtype="float32")[labels]
         cropped = self.augmentation is not None and self.augmentation.crop is not None
         pixels = [self._images[i] if cropped else self._images.plain(i) for i in chosen]
-        weights = () if self.weights is None else (self.weights[chosen],)
+        weights = None if self.weights is None else self.weights[chosen]
         if self.augmentation is None:
-            return self._normalize(np.stack(pixels)), labels, *weights
-        rngs = [np.random.default_rng([self.seed, epoch, 1, i]) for i in chosen]
-        images = np.stack([self.augmentation.augment_image(p, self.image_size, rng) for p, rng in zip(pixels, rngs)])
-        mixed = bool(weights) and self.augmentation.mixes
-        given = _weighted(labels, *weights) if mixed else labels
-        images, labels = self.augmentation.augment_batch(
-            images, given, np.random.default_rng([self.seed, epoch, 2, index])
-        )
-        labels, *weights = _unweighted(labels) if mixed else (labels, *weights)
-        return self._normalize(images), labels, *weights
+            images = np.stack(pixels)
+        else:
+            rngs = [np.random.default_rng([self.seed, epoch, 1, i]) for i in chosen]
+            images = [self.augmentation.augment_image(p, self.image_size, rng) for p, rng in zip(pixels, rngs)]
+            mixed, random = self.augmentation.mixes, np.random.default_rng([self.seed, epoch, 2, index])
+            if mixed and weights is not None:  # labels times weights, and the weights behind them, are mixed together
+                labels = np.concatenate([labels * weights[:, None], weights[:, None]], axis=1)
+            images, labels = self.augmentation.augment_batch(np.stack(images), labels, random)
+            if mixed and weights is not None:
+                labels, weights = labels[:, :-1], labels[:, -1]
+                labels = labels / np.where(weights > 0, weights, 1)[:, None]
+        return self._normalize(images), labels, *(() if weights is None else (weights,))
 
     def _normalize(self, pixels: np.ndarray) -> np.ndarray:
         """Like `preprocessing.normalize`, in float32 and in place, which is several times faster."""
@@ -367,17 +358,6 @@ class ImageFolder(keras.utils.PyDataset):
         chosen = range(len(self.paths)) if chosen is None else chosen
         inputs, labels = np.stack([self._normalize(self.pixels(i)) for i in chosen]), self.labels[list(chosen)]
         return inputs, np.eye(len(self.class_names), dtype="float32")[labels] if self.one_hot else labels
-
-
-def _weighted(labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return labels times weights, with the weights behind them, so that mixing mixes weighted losses."""
-    return np.concatenate([labels * weights[:, None], weights[:, None]], axis=1)
-
-
-def _unweighted(mixed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the labels and the weights of images that were mixed after `_weighted`."""
-    weights = mixed[:, -1]
-    return mixed[:, :-1] / np.where(weights > 0, weights, 1)[:, None], weights
 
 
 def check_share(validation_split: Any) -> None:

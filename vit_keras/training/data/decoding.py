@@ -59,7 +59,7 @@ class Decoder:
         """Return the whole image, upright. A large one is reduced; of a JPEG no more is decoded than is needed."""
         with decode(path, path) as image:
             try:
-                image.draft(None, (self.shortest,) * 2)
+                image.draft(None, (self.shortest, self.shortest))
                 pixels = read(image, None)
             except (OSError, ValueError) as error:
                 raise ValueError(f"Could not read {path}: {error}") from None
@@ -158,23 +158,18 @@ def _kept(paths: list[Path], decoder: Decoder, folder: Path, workers: int, progr
     folder.mkdir(parents=True, exist_ok=True)
     key = hashlib.sha256((decoder.key() + fingerprint(paths)).encode()).hexdigest()[:32]
     pixels, index = folder / f"{key}.pixels", folder / f"{key}.json"
-    if pixels.exists() and index.exists() and not _are_repaired(paths, decoder, index):
+    kept = json.loads(index.read_text(encoding="utf-8")) if pixels.exists() and index.exists() else None
+    # An image that could not be decoded may be repaired now, such as a file of other rights.
+    if kept and all(isinstance(_attempt(paths[number], decoder), str) for number, _ in kept["failures"]):
         delete_left(folder)
     else:
         with complete(pixels) as part, open(part, "wb") as file:
             shapes, failures = _decode_all(paths, decoder, file, workers, progress)
-        numbered = [[paths.index(path), text] for path, text in failures.items()]
+        kept = {"shapes": shapes, "failures": [[paths.index(path), text] for path, text in failures.items()]}
         with complete(index) as part:
-            part.write_text(json.dumps({"shapes": shapes, "failures": numbered}), encoding="utf-8")
-    kept = json.loads(index.read_text(encoding="utf-8"))
+            part.write_text(json.dumps(kept), encoding="utf-8")
     failures = {paths[n]: text for n, text in kept["failures"]}
     return _decoded_images(paths, decoder, list(map(tuple, kept["shapes"])), failures, pixels)
-
-
-def _are_repaired(paths: list[Path], decoder: Decoder, index: Path) -> bool:
-    """Return whether an image can be decoded that could not be when it was kept, such as a file of other rights."""
-    failures = json.loads(index.read_text(encoding="utf-8"))["failures"]
-    return any(not isinstance(_attempt(paths[number], decoder), str) for number, _ in failures)
 
 
 def _attempt(path: Path, decoder: Decoder) -> np.ndarray | str:

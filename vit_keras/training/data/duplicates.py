@@ -1,7 +1,4 @@
-"""Near-duplicates: images of one part of the data that are also, hardly changed, in the other.
-
-A held-out image that the model has learned tells nothing about new ones.
-"""
+"""Near-duplicates: images of one part of the data that are also, hardly changed, in the other."""
 
 from __future__ import annotations
 
@@ -15,11 +12,8 @@ from ..._internal.validate import as_array
 
 __all__ = ["Duplicates", "near_duplicates"]
 
-_SMALLEST = 1e-6
-"""Cosine distances below this one, between the features of equal images, are rounding."""
-
-_ASKED = 5000
-"""Images whose nearest neighbors decide what is unusually near."""
+_SMALLEST = 1e-6  # cosine distances below this one, between the features of equal images, are rounding
+_ASKED = 5000  # images whose nearest neighbors decide what is unusually near
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

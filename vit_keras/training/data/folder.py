@@ -75,7 +75,40 @@ def read_folder(
 ) -> Labeled:
     """Read the images of a folder, PATH/class/image.jpg; see `vit_keras.training.image_folder`."""
     root = expanded(path_text(path, "images", OF_IMAGES))
-    names, paths, labels = list_classes(root, class_names, errors, fewest)
+    if not root.is_dir():
+        raise FileNotFoundError(f"There is no folder {root}.")
+    around = {real := root.resolve(), *real.parents}  # a link to one of these is not a class
+    folders = [p.name for p in root.iterdir() if p.is_dir() and not is_hidden(p.name) and p.resolve() not in around]
+    folders.sort()
+    if all(re.fullmatch(r"[0-9]+", name) for name in folders):
+        folders.sort(key=int)
+    if not folders:
+        raise ValueError(f"{root} has no folders of classes. Images are expected in PATH/class/image.jpg.")
+    if _SPLITS.issuperset(name.lower() for name in folders):
+        raise ValueError(
+            f"{root} has the folders {first_few(folders)}, which are splits and not classes. Pass one of them as path."
+        )
+    names = tuple(folders if class_names is None else class_names)
+    unknown = sorted(set(folders) - set(names))
+    missing = [name for name in names if name not in folders]
+    if len(set(names)) < len(names):
+        raise ValueError(f"class_names has a name twice. Received: {first_few(names)}")
+    if unknown:
+        raise ValueError(f"{root} has the folders {first_few(unknown)}, and the classes are {first_few(names)}.")
+    files = {name: images_in(root / name) if name not in missing else [] for name in names}
+    empty = [name for name in names if not files[name]]
+    if empty and (errors == "raise" or len(empty) == len(names)):
+        raise ValueError(
+            f"There is no image of {first_few(empty)} in {root}"
+            + ("." if len(empty) == len(names) else ': remove the folder, or pass errors="skip" (--errors skip).')
+        )
+    if empty:
+        warn_caller(f"There is no image of {first_few(empty)} in {root}: left out.")
+        names = names if class_names is not None else tuple(name for name in names if files[name])
+    if len(names) < fewest:
+        raise ValueError(f"{root} has only one class, {first_few(names)}. Training needs at least two.")
+    labels = np.repeat(np.arange(len(names), dtype="int32"), [len(files[name]) for name in names])
+    paths = [file for name in names for file in files[name]]
     return Labeled("single", names, paths, labels, [path.relative_to(root).as_posix() for path in paths], root)
 
 
@@ -85,46 +118,6 @@ EXTENSIONS = (
 )
 
 _SPLITS = {"test", "testing", "train", "training", "val", "valid", "validation"}
-
-
-def list_classes(
-    path: Path, class_names: Sequence[str] | None, errors: str, fewest: int = 2
-) -> tuple[tuple[str, ...], list[Path], np.ndarray]:
-    """Return the names of the classes, of which there must be `fewest`, the files and their labels, sorted."""
-    if not path.is_dir():
-        raise FileNotFoundError(f"There is no folder {path}.")
-    around = {real := path.resolve(), *real.parents}  # a link to one of these is not a class
-    folders = [p.name for p in path.iterdir() if p.is_dir() and not is_hidden(p.name) and p.resolve() not in around]
-    folders.sort()
-    if all(re.fullmatch(r"[0-9]+", name) for name in folders):
-        folders.sort(key=int)
-    if not folders:
-        raise ValueError(f"{path} has no folders of classes. Images are expected in PATH/class/image.jpg.")
-    if _SPLITS.issuperset(name.lower() for name in folders):
-        raise ValueError(
-            f"{path} has the folders {first_few(folders)}, which are splits and not classes. Pass one of them as path."
-        )
-    names = tuple(folders if class_names is None else class_names)
-    unknown = sorted(set(folders) - set(names))
-    missing = [name for name in names if name not in folders]
-    if len(set(names)) < len(names):
-        raise ValueError(f"class_names has a name twice. Received: {first_few(names)}")
-    if unknown:
-        raise ValueError(f"{path} has the folders {first_few(unknown)}, and the classes are {first_few(names)}.")
-    files = {name: images_in(path / name) if name not in missing else [] for name in names}
-    empty = [name for name in names if not files[name]]
-    if empty and (errors == "raise" or len(empty) == len(names)):
-        raise ValueError(
-            f"There is no image of {first_few(empty)} in {path}"
-            + ("." if len(empty) == len(names) else ': remove the folder, or pass errors="skip" (--errors skip).')
-        )
-    if empty:
-        warn_caller(f"There is no image of {first_few(empty)} in {path}: left out.")
-        names = names if class_names is not None else tuple(name for name in names if files[name])
-    if len(names) < fewest:
-        raise ValueError(f"{path} has only one class, {first_few(names)}. Training needs at least two.")
-    labels = np.repeat(np.arange(len(names), dtype="int32"), [len(files[name]) for name in names])
-    return names, [file for name in names for file in files[name]], labels
 
 
 def images_in(folder: Path) -> list[Path]:

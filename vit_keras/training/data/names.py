@@ -21,14 +21,3 @@ def name_learner(model: keras.Model, data: Any) -> None:
     learner = parts.learner(model)
     independent = data.one_hot and anatomy.task(learner) == "multi"  # by choice, for classes
     anatomy.name_classes(learner, data.class_names, "multi" if independent else data.task)
-
-
-class NameClasses(keras.callbacks.Callback):
-    """A callback that calls `name_learner`, for models that are not compiled by a recipe."""
-
-    def __init__(self, data: Any):
-        super().__init__()
-        self.data = data
-
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        name_learner(self.model, self.data)

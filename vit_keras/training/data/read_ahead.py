@@ -10,15 +10,20 @@ from typing import Any
 import keras
 import numpy as np
 
+from .names import name_learner
+
 __all__ = ["ReadAhead", "SetEpoch"]
 
 
 class SetEpoch(keras.callbacks.Callback):
-    """A callback that tells a dataset the epoch, also after `fit(initial_epoch=…)` and `BackupAndRestore`."""
+    """A callback that tells a dataset the epoch, also after `BackupAndRestore`, and the model what it learns."""
 
     def __init__(self, data: Any):
         super().__init__()
         self.data = data
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        name_learner(self.model, self.data)  # for models that are not compiled by a recipe
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self.data.epoch = epoch

@@ -72,15 +72,10 @@ def check_fold_column(data: Labeled, folds: np.ndarray, name: str) -> None:
 
 def _check_duplicates(data: Labeled, parts: np.ndarray | None, advice: str) -> None:
     """Raise a `ValueError` where an image is in several rows, and not in one part: it would be learned and held out."""
-    rows: dict[Any, list[int]] = {}
-    for row, path in enumerate(data.paths):
-        if row not in data.missing:
-            rows.setdefault(path, []).append(row)
-    apart = [
-        data.ids[same[0]]
-        for same in rows.values()
-        if len(same) > 1 and (parts is None or len(set(parts[same].tolist())) > 1)
-    ]
+    first: dict[Any, int] = {}
+    there = [(row, path) for row, path in enumerate(data.paths) if row not in data.missing]
+    again = [(first[path], row) for row, path in there if first.setdefault(path, row) != row]
+    apart = [data.ids[row] for row in sorted({a for a, b in again if parts is None or parts[a] != parts[b]})]
     if apart:
         raise ValueError(
             f"Images that are in several rows could be both learned and held out ({len(apart):,}): "
@@ -99,14 +94,13 @@ def _warn_of_small_classes(data: Labeled, targets: np.ndarray, folds: int) -> No
     small = [data.names[number] for number in np.flatnonzero((counts > 0) & (counts < folds))]
     if (counts < folds).all():
         least = int(counts[counts > 0].min())
-        smallest = data.names[int(np.flatnonzero(counts == least)[0])]
         raise ValueError(
-            f"No class has {folds} images, one for each of {folds} parts: the smallest, {smallest!r}, has {least}. Add "
-            f"images, leave out the classes of fewest images, or merge them.{_advice(least)}"
+            f"No class has {folds} images, one for each of {folds} parts: the smallest, "
+            f"{data.names[counts.tolist().index(least)]!r}, has {least}. Add images, leave out the classes of fewest "
+            f"images, or merge them.{_advice(least)}"
         )
     if small:
-        message = f"There are fewer than {folds} images of {first_few(small)}: some of {folds} parts have none of them."
-        warn_caller(message)
+        warn_caller(f"There are fewer than {folds} images of {first_few(small)}: some of {folds} parts have none.")
 
 
 def _stratified_labels(labels: np.ndarray, groups: np.ndarray, folds: int, seed: int) -> np.ndarray:

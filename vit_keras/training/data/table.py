@@ -25,9 +25,7 @@ from .dataset import DatasetOptions, ImageFolder, datasets_of
 from .folder import EXTENSIONS, OF_IMAGES, Labeled, first_few, folder_of, read_folder
 from .splits import hold_out
 
-__all__ = [
-    *("find_images", "image_table", "is_table", "read_columns", "read_images", "read_table", "whole_columns"),
-]
+__all__ = ["find_images", "image_table", "is_table", "read_columns", "read_images", "read_table", "whole_columns"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,24 +128,11 @@ def image_table(
         >>> data.class_names, data.labels.tolist(), data.paths[0].name
         (('red', 'white'), [[0.0, 1.0], [1.0, 1.0]], '0.png')
     """
+    how = DatasetOptions.among(locals())
     columns = Columns(images_dir, image_column, label_column, task, separator, group_column, weight_column, class_names)
     data = read_table(table, columns)
     if data.assumed and progress:
         print(data.assumed, file=sys.stderr)
-    how = DatasetOptions(
-        image_size=image_size,
-        model=model,
-        preprocessing=preprocessing,
-        batch_size=batch_size,
-        seed=seed,
-        shuffle=shuffle,
-        augmentation=augmentation,
-        errors=errors,
-        label_mode=label_mode,
-        cache=cache,
-        workers=workers,
-        progress=progress,
-    )
     datasets = datasets_of(data, None if validation_split is None else hold_out(data, validation_split, seed), how)
     return datasets[0] if validation_split is None else datasets
 
@@ -159,20 +144,20 @@ def read_table(table: Any, how: Columns, fewest: int = 2) -> Labeled:
     """Return the images and labels of a table with at least this number of classes; see `image_table`."""
     task, separator, class_names, group = how.task, how.separator, how.class_names, how.group_column
     root, image, weight = folder_of(table, how.images_dir), str(how.image_column), how.weight_column
-    names = [how.label_column] if isinstance(how.label_column, (str, int)) else how.label_column
-    wanted = [str(name) for name in names]
+    labels = how.label_column
+    wanted = [str(labels)] if isinstance(labels, (str, int)) else [*map(str, labels)]
     if not wanted:
         raise ValueError(f"label_column must be a column or several. Received: {how.label_column!r}")
     as_written = [image, *wanted, *filter(None, [group])]
     columns, written = read_columns(table, [image]), read_columns(table, as_written)
-    if separator is not None and (not separator or task not in ("auto", "multi")):
-        raise ValueError(
-            f"separator= is a text between several labels in one column (task='multi'). Received: {separator!r}, task "
-            f"{task!r}"
-        )
     if separator is not None:
+        if not separator or task not in ("auto", "multi"):
+            raise ValueError(
+                "separator= is a text between several labels in one column (task='multi'). Received: "
+                f"{separator!r}, task {task!r}"
+            )
         for each in (columns, written):
-            each |= {name: without_label(each[name]) for name in wanted if name in each}
+            each |= {name: _without_label(each[name]) for name in wanted if name in each}
     advice = " Choose others with image_column= and label_column= (--image-column, --label-column)."
     ids, *targets = whole_columns(columns, image, *wanted, advice=advice)
     assumed = ""
@@ -185,9 +170,8 @@ def read_table(table: Any, how: Columns, fewest: int = 2) -> Labeled:
                 f"The labels of task={task!r} are called as their columns, {first_few(wanted)}. Leave class_names= "
                 "out, and pass the columns in the order that is wanted."
             )
-        read = _float32 if task == "regression" else _flags
         numbers = np.stack([_numbers(column, name) for column, name in zip(targets, wanted)], axis=1)
-        names, labels = tuple(wanted), read(numbers, wanted)
+        names, labels = tuple(wanted), _float32(numbers, wanted) if task == "regression" else _flags(numbers)
     else:
         if len(wanted) > 1:
             raise ValueError(f"task={task!r} has one column of labels. Received: {first_few(wanted)}")
@@ -208,8 +192,7 @@ def read_table(table: Any, how: Columns, fewest: int = 2) -> Labeled:
             raise ValueError(f"The weights in the column {weight!r} must be at least 0, and not all 0.")
     if group is not None:
         groups = column_numbers(written, group)
-    ids = [str(value) for value in ids]
-    paths, missing = find_images(ids, root)
+    paths, missing = find_images(ids := [*map(str, ids)], root)
     return Labeled(task, names, paths, labels, ids, root, weights, groups, missing, assumed)
 
 
@@ -294,7 +277,7 @@ def _named(
     return known, np.array([[name in one for name in known] for one in found], "float32")
 
 
-def _flags(numbers: np.ndarray, names: Sequence[str]) -> np.ndarray:
+def _flags(numbers: np.ndarray) -> np.ndarray:
     wrong = np.flatnonzero(((numbers != 0) & (numbers != 1)).any(axis=1))
     if len(wrong):
         raise ValueError(
@@ -337,9 +320,9 @@ def find_images(ids: Sequence[str], root: Path) -> tuple[list[Path], frozenset[i
     paths, missing = [], []
     for row, name in enumerate(ids):
         path = root / name
-        known = folders.get(path.parent)
-        if known is None:
-            known = folders[path.parent] = _listed(path.parent)
+        if path.parent not in folders:
+            folders[path.parent] = _listed(path.parent)
+        known = folders[path.parent]
         found = [path.name] if path.name in known[""] else known.get(path.name, [])
         if len(found) > 1:
             raise ValueError(f"{name!r} may be {' or '.join(sorted(found))} in {path.parent}. Write the whole name.")
@@ -368,11 +351,7 @@ _PACKED = (".gz", ".bz2", ".xz", ".zip", ".zst")
 
 
 def images_of_table(table: Any, images_dir: str | os.PathLike[str] | None, column: str | None) -> list[str]:
-    """Return the file of each row of a table; `column` is the first one by default.
-
-    Raises:
-        FileNotFoundError: Images are missing. Without them, rows of features would not be those of the table.
-    """
+    """Return the file of each row of a table, none of which may be missing; `column` is the first one by default."""
     column = column or next(iter(read_columns(table)))
     (names,) = whole_columns(read_columns(table, [column]), column)
     paths, missing = find_images([*map(str, names)], folder_of(table, images_dir))
@@ -420,18 +399,19 @@ def _array(column: Any) -> np.ndarray:
         array[:] = values
     if array.ndim != 1:
         raise ValueError(f"A column of a table has one value in each row. Received: shape {array.shape}")
-    if array.dtype.kind == "O" and any(isinstance(value, (list, tuple, dict, np.ndarray)) for value in array):
-        found = next(value for value in array if isinstance(value, (list, tuple, dict, np.ndarray)))
-        raise ValueError(
-            f"A column of a table has one value in each row. Received: {found!r:.100}. Join several labels to one "
-            "text, and pass separator=."
-        )
-    if array.dtype.kind == "O" and all(isinstance(value, (bool, int, float, np.number, np.bool_)) for value in array):
-        return np.array(array.tolist())
-    return array if array.dtype.kind in "biuf" else array.astype(object)
+    if array.dtype.kind != "O":
+        return array if array.dtype.kind in "biuf" else array.astype(object)
+    for value in array:
+        if isinstance(value, (list, tuple, dict, np.ndarray)):
+            raise ValueError(
+                f"A column of a table has one value in each row. Received: {value!r:.100}. Join several labels to one "
+                "text, and pass separator=."
+            )
+    numeric = all(isinstance(value, (bool, int, float, np.number, np.bool_)) for value in array)
+    return np.array(array.tolist()) if numeric else array
 
 
-def without_label(column: np.ndarray) -> np.ndarray:
+def _without_label(column: np.ndarray) -> np.ndarray:
     """Return a column of labels in which a missing value is an empty text: no label."""
     missing = [_is_missing(value) for value in column.tolist()]
     return np.where(missing, "", column.astype(object)) if any(missing) else column
@@ -472,20 +452,18 @@ def _read_file(path: Path, texts: Sequence[str]) -> Any:
 
 def whole_columns(columns: Mapping[str, np.ndarray], *names: str, advice: str = "") -> list[np.ndarray]:
     """Return columns without a missing value; `advice` follows in the error for a column that is not there."""
-    for name in names:
+    for name in map(str, names):
         if name not in columns:
-            name = str(name)
             hint = did_you_mean(name, columns)
             raise ValueError(
                 f"The table has no column {name!r}.{hint} Its columns: {', '.join(columns)}.{'' if hint else advice}"
             )
-        column = columns[name]
-        rows = np.flatnonzero([_is_missing(value) for value in column.tolist()])
+        rows = np.flatnonzero([_is_missing(value) for value in columns[name].tolist()])
         if len(rows):
             raise ValueError(
                 f"The column {name!r} has no value in {row_numbers(rows)}. Fill them in, or leave the rows out."
             )
-    return [columns[name] for name in names]
+    return [columns[str(name)] for name in names]
 
 
 def row_numbers(rows: Sequence[int] | np.ndarray) -> str:

@@ -127,13 +127,9 @@ def run_over(
     progress: bool = False,
     check: Callable[[np.ndarray], None] | None = None,
 ) -> Generator[Batch, None, None]:
-    """Yield each batch with its images replaced by the outputs of `run`, float32, while the next ones are prepared.
-
-    Lists of images and arrays of integers are prepared; arrays of floats are taken as they are, and the first of them
-    is given to `check`. With a `prepare` of `image_size=None`, images of different sizes are run one by one. A file
-    smaller than a patch of the model counts as damaged.
-    """
-    shape, least = image_shape(model)[1:], _least(model)
+    """Yield each batch with the outputs of `run` as its images; `check` sees the first that is not prepared here."""
+    shape, config = image_shape(model)[1:], getattr(find_vit(model), "config", None)
+    least = (1, 1) if config is None or preprocessing_models(model) else config.stride  # one patch, if it sees the file
     largest, done, checked = 0, 0, False
     damaged: list[tuple[str, str]] = []
 
@@ -141,7 +137,9 @@ def run_over(
         """Return a batch with its images as float arrays of one shape each, and whether they were prepared here."""
         if isinstance(batch.images, list):
             batch = _prepared(batch, prepare, least, None if errors == "raise" else damaged)
-            return batch._replace(images=_stacked(batch.images)), True
+            if len({each.shape for each in batch.images}) == 1:
+                return batch._replace(images=[np.stack(batch.images)]), True
+            return batch._replace(images=[each[None] for each in batch.images]), True
         images = np.asarray(keras.ops.convert_to_numpy(batch.images))
         if images.dtype.kind in "ui":
             return batch._replace(images=[prepare(images)]), True
@@ -160,7 +158,12 @@ def run_over(
                 outputs.append(run_filled(run, images, largest if len(batch.images) == 1 else len(images)))
             if not outputs:  # all of them damaged
                 continue
-            rows = _joined(outputs)
+            if len(shapes := sorted({output.shape[1:] for output in outputs})) > 1:
+                raise ValueError(
+                    f"Images of different sizes give outputs of different shapes, such as {shapes[0]} and {shapes[1]}. "
+                    "Pass image_size=."
+                )
+            rows = np.concatenate(outputs)
             yield batch._replace(images=rows)
             advance(len(rows))
             done += len(rows)
@@ -173,12 +176,6 @@ def run_filled(run: Callable[[np.ndarray], Any], images: np.ndarray, size: int) 
     """Run a batch filled up to a size, because JAX compiles for each size; return the outputs in float32."""
     filled = images if len(images) == size else np.pad(images, [(0, size - len(images)), *[(0, 0)] * 3])
     return np.asarray(keras.ops.convert_to_numpy(run(filled)), "float32")[: len(images)]
-
-
-def _least(model: keras.Model) -> tuple[int, int]:
-    """Return the size of the smallest image that a model takes: one patch, or any where other layers are before it."""
-    config = getattr(find_vit(model), "config", None)
-    return (1, 1) if config is None or preprocessing_models(model) else config.stride
 
 
 def _prepared(
@@ -203,22 +200,6 @@ def _prepared(
     labels = None if batch.labels is None else batch.labels[kept]
     paths = None if batch.paths is None else [batch.paths[n] for n in kept]
     return Batch(images, paths, labels)
-
-
-def _stacked(images: list[np.ndarray]) -> list[np.ndarray]:
-    """Return images of one shape as one batch, and others as a batch each."""
-    same = len({image.shape for image in images}) == 1
-    return [np.stack(images)] if same else [image[None] for image in images]
-
-
-def _joined(outputs: list[np.ndarray]) -> np.ndarray:
-    shapes = sorted({output.shape[1:] for output in outputs})
-    if len(shapes) > 1:
-        raise ValueError(
-            f"Images of different sizes give outputs of different shapes, such as {shapes[0]} and {shapes[1]}. "
-            "Pass image_size=."
-        )
-    return np.concatenate(outputs)
 
 
 def _ahead(function: Callable[..., Any], items: Iterable[Any], workers: int = 2) -> Iterator[Any]:

@@ -72,8 +72,7 @@ def features(
     path = folder / f"{digest.hexdigest()}.npy"
     if not path.is_file():
         folder.mkdir(parents=True, exist_ok=True)
-        options = {"batch_size": batch_size, "layer": layer, "image_size": image_size, "progress": progress}
-        embed(model, data, output=path, **options)
+        embed(model, data, output=path, batch_size=batch_size, layer=layer, image_size=image_size, progress=progress)
     return np.load(path, mmap_mode="r")
 
 
@@ -108,8 +107,4 @@ def _identity(data: Any) -> list[np.ndarray]:
             "Features are cached for a folder, an ImageFolder, a list of paths or an array. "
             f"Received: {type(data).__name__}. embed(model, data, output='features.npy') takes any data."
         )
-    files = [expanded(path) for path in paths]
-    missing = next((file for file in files if not file.is_file()), None)
-    if missing is not None:
-        raise FileNotFoundError(f"Could not find image at path: {missing}")
-    return [np.frombuffer(fingerprint(files).encode(), "uint8")]
+    return [np.frombuffer(fingerprint(map(expanded, paths)).encode(), "uint8")]

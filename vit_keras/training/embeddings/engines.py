@@ -11,7 +11,6 @@ import numpy as np
 
 from ..._internal.validate import one_of, positive_integer
 from ...anatomy.inputs import preprocessing_of
-from ...backend.keras_internals import no_gradients
 from ...opening import as_model
 from .batches import run_filled, slices
 from .extraction import Extractor
@@ -59,17 +58,11 @@ class Embedder:
         self.model: keras.Model = as_model(model, **options)
         if outputs == "features":
             self._run = Extractor.of(self.model, layer, image_size)
-            self._preprocessing, last = self._run.preprocessing, self._run.parts[-1]
         else:
-            self._run, last = self._predict, self.model
-            self._preprocessing = preprocessing_of(self.model, image_size)
-        self._shape = tuple(last.output_shape[1:])
+            self._run = Extractor(self.model, (self.model,), preprocessing_of(self.model, image_size))
+        self._preprocessing, self._shape = self._run.preprocessing, tuple(self._run.parts[-1].output_shape[1:])
         if self._preprocessing.image_size is None or None in self._shape:
             raise ValueError("The model takes images of any size: pass image_size, such as 224.")
-
-    def _predict(self, images: np.ndarray) -> Any:
-        with no_gradients():
-            return self.model(images, training=False)
 
     def __call__(self, batch: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """Compute a batch of rows.

@@ -93,7 +93,7 @@ def embed(
     elif images_dir is not None or image_column is not None:
         raise ValueError(f"images_dir and image_column are for a table. Received: images={received(images)}")
     extractor = Extractor.of(model, layer, image_size)
-    file = None if output is None else (writer_for(output), expanded(output))
+    write = None if output is None else writer_for(output)
     batches, total = batches_of(images, batch_size)
     rows = run_over(
         batches,
@@ -106,9 +106,8 @@ def embed(
         check=lambda first: check_range(extractor.model, first),
     )
     with contextlib.closing(rows):
-        if file is not None:
-            write, path = file
-            with complete(path) as part:
+        if output is not None and write is not None:
+            with complete(path := expanded(output)) as part:
                 write(part, rows)
             return path
         done = list(rows)

@@ -74,8 +74,7 @@ class Probe:
                 raise ValueError(
                     f"The probe has a kernel of {self.kernel.shape} and a bias; the layer {head.name!r} of "
                     f"{model.name!r} has a kernel of {tuple(head.kernel.shape)} and "
-                    f"{'a' if head.use_bias else 'no'} bias. "
-                    f"Build the model with classes={len(self.bias)}."
+                    f"{'a' if head.use_bias else 'no'} bias. Build the model with classes={len(self.bias)}."
                 )
         check_plain(found, model, "apply the probe")
         for head in found:
@@ -83,9 +82,8 @@ class Probe:
             head.bias.assign(scale * self.bias)
 
 
+# Weight decays to try, for standardized features; the best of hardly any dataset is outside.
 _DECAYS = tuple(10.0 ** (-exponent / 2) for exponent in range(13))
-"""Weight decays to try, for standardized features; the best of hardly any dataset is outside."""
-
 _RIDGE_DECAYS = tuple(10.0 ** (exponent / 2) for exponent in range(-6, 7))
 
 
@@ -152,7 +150,8 @@ def _best(probes: Iterable[Probe], features: np.ndarray, labels: np.ndarray) -> 
     losses: list[float] = []
     for probe in probes:
         tried.append(probe)
-        losses.append(-np.mean(np.log(softmax(probe.logits(features))[np.arange(len(labels)), labels] + 1e-30)))
+        likelihoods = softmax(probe.logits(features))[np.arange(len(labels)), labels]
+        losses.append(-float(np.mean(np.log(likelihoods + 1e-30))))
         if len(losses) - np.argmin(losses) > 2:
             break
     best = tried[np.argmin(losses)]
@@ -243,10 +242,8 @@ def ridge_probe(features: np.ndarray, labels: Any, *, classes: int | None = None
 
 
 def _principal_axes(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the variances of centered features along their principal axes, and these, `(features, axes)`.
-
-    scikit-learn's `RidgeCV` gives the same kernel to 2e-10, in four times the time.
-    """
+    """Return the variances of centered features along their principal axes, and these, `(features, axes)`."""
+    # scikit-learn's `RidgeCV` gives the same kernel to 2e-10, in four times the time.
     if x.shape[1] <= len(x):
         return np.linalg.eigh(x.T @ x)
     variances, directions = np.linalg.eigh(x @ x.T)
@@ -254,13 +251,7 @@ def _principal_axes(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return variances[used], x.T @ directions[:, used] / np.sqrt(variances[used])
 
 
-def knn(
-    features: np.ndarray,
-    labels: Any,
-    queries: np.ndarray,
-    k: int = 20,
-    temperature: float = 0.07,
-) -> np.ndarray:
+def knn(features: np.ndarray, labels: Any, queries: np.ndarray, k: int = 20, temperature: float = 0.07) -> np.ndarray:
     """Classify by nearest neighbors, which measures the quality of features without training or tuning.
 
     As DINO does (arXiv 2104.14294, `eval_knn.py`): each of the `k` features with the largest cosine similarity votes

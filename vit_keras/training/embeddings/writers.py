@@ -67,8 +67,7 @@ def _write_npz(path: Path, rows: Iterable[Batch]) -> None:
                     np.lib.format.write_array(file, column, allow_pickle=False)
 
 
-_ROW_GROUP = 1024
-"""Rows that a Parquet file keeps together, and that are in memory at a time."""
+_ROW_GROUP = 1024  # rows that a Parquet file keeps together, and that are in memory at a time
 
 
 def _write_parquet(path: Path, rows: Iterable[Batch]) -> None:
@@ -80,13 +79,10 @@ def _write_parquet(path: Path, rows: Iterable[Batch]) -> None:
         column = pyarrow.array(features.ravel())
         for size in features.shape[:0:-1]:
             column = pyarrow.FixedSizeListArray.from_arrays(column, size)
-        columns = {"features": column}
-        labels, paths = joined_labels(group), joined_paths(group)
-        if labels is not None:
-            columns = {"label": pyarrow.array(labels.tolist()), **columns}
-        if paths is not None:
-            columns = {"path": pyarrow.array(paths), **columns}
-        return pyarrow.table(columns)
+        labels = joined_labels(group)
+        known = {"path": joined_paths(group), "label": None if labels is None else labels.tolist()}
+        known = {name: values for name, values in known.items() if values is not None}
+        return pyarrow.table({**known, "features": column})
 
     with contextlib.ExitStack() as stack:
         writer, group = None, []

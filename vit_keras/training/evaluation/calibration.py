@@ -1,8 +1,4 @@
-"""Calibration: compare probabilities with accuracy, and fit the temperature that makes them agree.
-
-The expected calibration error is the mean gap between how sure a model was and how often it was right, in bins of the
-probability (Guo et al., "On Calibration of Modern Neural Networks", arXiv 1706.04599).
-"""
+"""Calibration: compare probabilities with accuracy, and fit the temperature that makes them agree."""
 
 from __future__ import annotations
 
@@ -24,12 +20,8 @@ from .tasks import Evaluation
 
 __all__ = ["Reliability", "calibrate", "temperature"]
 
-_BINS = 15
-"""As in the paper."""
-
-_WIDEST = 100.0
-"""The largest temperature, and one over the smallest."""
-
+_BINS = 15  # as in the paper
+_WIDEST = 100.0  # the largest temperature, and one over the smallest
 _DRAWS = 200
 
 
@@ -166,13 +158,9 @@ def calibrate(model: keras.Model, data: Any, *, batch_size: int = 32) -> float:
         True
     """
     model = learner(model)
-    found = _heads(model)
-    if isinstance(data, Evaluation):
-        shares, labels = data.probabilities, data.labels
-    else:
-        shares, labels = _predicted(model, data, batch_size)
-    by = temperature(shares, labels)
-    for head in found:
+    heads, seen = _heads(model), isinstance(data, Evaluation)
+    by = temperature(*((data.probabilities, data.labels) if seen else _predicted(model, data, batch_size)))
+    for head in heads:
         for variable in (head.kernel, head.bias) if head.use_bias else (head.kernel,):
             variable.assign(keras.ops.convert_to_numpy(variable) / by)
     return by
@@ -205,7 +193,6 @@ def _predicted(model: keras.Model, data: Any, batch_size: int) -> tuple[np.ndarr
     labels = joined_labels(rows)
     if labels is None:
         raise ValueError("calibrate needs images with labels: an ImageFolder, (images, labels), or batches of both.")
-    labels = np.asarray(labels)
     if labels.ndim == 2 and anatomy.task(model) != "multi":
         labels = label_numbers(labels, len(labels))
     return anatomy.probabilities(model, np.concatenate([row.images for row in rows])), labels

@@ -15,9 +15,7 @@ from ..metrics import wilson
 
 __all__: list[str] = []
 
-_MOST_POINTS = 2000
-"""Maximum number of images in a scatter chart; of more, an even selection is drawn."""
-
+_MOST_POINTS = 2000  # in a scatter chart; of more images, an even selection is drawn
 _KINDS = {
     "train": ("training", "#7f7f7f"),
     "val": ("held out", "#2f7fd1"),

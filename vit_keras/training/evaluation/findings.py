@@ -20,13 +20,8 @@ from .frozen import MOST_WORK, FrozenFeatures
 
 __all__: list[str] = []
 
-IMPROBABLE = 0.05
-"""Labels that are less probable are likely wrong; docs/training.md has a test of how many are."""
-
-_MOST_LEARNED = 5000
-"""The logistic regressions learn at most this many images, drawn at random; fewer if images × features × classes would
-exceed `MOST_WORK`."""
-
+IMPROBABLE = 0.05  # labels that are less probable are likely wrong; docs/training.md has a test of how many are
+_MOST_LEARNED = 5000  # images at most that logistic regressions learn, drawn at random; see also `MOST_WORK`
 _SIZES = (1 / 8, 1 / 4, 1 / 2, 1.0)
 _DRAWS = 5
 
@@ -59,17 +54,17 @@ def analyze(
 def _duplicates(frozen: FrozenFeatures, data: Labeled, parts: Sequence[Sequence[np.ndarray]]) -> Finding | None:
     """Return pairs of a held-out image and one to learn from that are nearly the same, of all folds."""
     pairs: dict[frozenset[int], tuple[float, int, int]] = {}
-    copies, threshold = set(), None
+    copies: set[int] = set()
+    threshold = None
     for train, held_out in parts:
         if len(train) < 16 or not len(held_out):
             continue
         near = near_duplicates(frozen.features[train], frozen.features[held_out])
         threshold = near.threshold if threshold is None else threshold
-        for first, second, distance in zip(
-            frozen.rows[train[near.train]].tolist(), frozen.rows[held_out[near.held_out]].tolist(), near.distances
-        ):
-            pairs.setdefault(frozenset((first, second)), (float(distance), first, second))
-            copies.add(second)
+        first, second = frozen.rows[train[near.train]], frozen.rows[held_out[near.held_out]]
+        for distance, *pair in zip(near.distances.tolist(), first.tolist(), second.tolist()):
+            pairs.setdefault(frozenset(pair), (distance, *pair))
+        copies |= {*second.tolist()}
     if threshold is None:
         return None
     nearest, count = sorted(pairs.values()), len(copies)
@@ -82,11 +77,8 @@ def _duplicates(frozen: FrozenFeatures, data: Labeled, parts: Sequence[Sequence[
         f"distance of their features is below {threshold:.2g}, far below that of other nearest neighbors "
         "(Tukey's outer fence).",
         cards=tuple(
-            (
-                [a, b],
-                f"<b>{_label(data, a)}</b> to learn from, <b>{_label(data, b)}</b> held out, distance {distance:.2g}",
-            )
-            for distance, a, b in nearest
+            ([a, b], f"<b>{_label(data, a)}</b> to learn from, <b>{_label(data, b)}</b> held out, distance {near:.2g}")
+            for near, a, b in nearest
         ),
         remark=f"{count:,} held-out {what} to learn from, so the result on new images may be worse." if count else "",
     )
@@ -118,9 +110,8 @@ def _learned(frozen: FrozenFeatures, data: Labeled, parts: Sequence[Sequence[np.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of classes with fewer images than folds
             shares = cross_val_predict(judge, features[asked], labels[asked], cv=folds, method="predict_proba")
-        found.append(
-            wrong_labels(data, frozen.rows[asked], shares, "a logistic regression of the other images' features")
-        )
+        judged_by = "a logistic regression of the other images' features"
+        found.append(wrong_labels(data, frozen.rows[asked], shares, judged_by))
     return found
 
 
@@ -141,11 +132,7 @@ def _curve(counts: np.ndarray, scores: np.ndarray) -> Finding:
 
 
 def wrong_labels(data: Labeled, rows: np.ndarray, shares: np.ndarray, judge: str) -> Finding:
-    """Return the images whose label is likely wrong, by confident learning (arXiv 1911.00068).
-
-    `shares` are probabilities `(n, classes)` of these rows, of all classes or those that occur, by a judge that has not
-    learned them.
-    """
+    """Return the images whose label is likely wrong, by the probabilities of a judge that has not learned them."""
     about: dict[str, Any] = {"key": "likely_wrong_labels", "heading": "Likely wrong labels"}
     try:
         from cleanlab.filter import find_label_issues
@@ -159,17 +146,10 @@ def wrong_labels(data: Labeled, rows: np.ndarray, shares: np.ndarray, judge: str
     )
     found = [(int(rows[n]), int(known[shares[n].argmax()]), float(shares[n, labels[n]])) for n in ranked]
     found = [each for each in found if each[2] < IMPROBABLE]
+    titles = ("image", "label", "suggested", "probability")
     right = np.mean(shares.argmax(axis=1) == labels)
     return Finding(
-        told=[
-            {
-                "image": data.ids[row],
-                "label": data.names[data.labels[row]],
-                "suggested": data.names[k],
-                "probability": p,
-            }
-            for row, k, p in found
-        ],
+        told=[dict(zip(titles, (data.ids[n], data.names[data.labels[n]], data.names[k], p))) for n, k, p in found],
         text=f"Images that look like another class, with a probability of the label below {IMPROBABLE:.0%}, by "
         f"confident learning (arXiv 1911.00068): {len(found):,}. Judge: {escape(judge)}, right for {right:.0%} of "
         f"{len(labels):,}: where it is often wrong itself, so are these.",

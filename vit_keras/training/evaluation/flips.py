@@ -21,14 +21,9 @@ from ..embeddings.probe import targets_of
 __all__ = ["FlipTest", "flip_test"]
 
 MOST_IMAGES = 512
-"""Largest number of images that are compared with their mirror images."""
-
 _BATCH = 32
-_DEPTH = 2 / 3
-"""Share of the blocks before the features: the last blocks know less about left and right."""
-
-_PARTS = 8
-"""Parts of the images. Each is judged by a classifier that has learned the others."""
+_DEPTH = 2 / 3  # share of the blocks before the features: the last blocks know less about left and right
+_PARTS = 8  # parts of the images: each is judged by a classifier that has learned the others
 
 _LARGEST_Z = 4.0
 """Standard deviations above which mirror images are different.

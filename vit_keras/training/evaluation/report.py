@@ -1,8 +1,4 @@
-"""The report of a training or an evaluation: one HTML file that works without a network.
-
-The template is `report.html` next to this module. All numbers and images are in the page as HTML and SVG, so it can be
-read without scripts, printed and mailed; its script only sorts tables and changes the theme.
-"""
+"""The report of a training or an evaluation: one HTML file that works without a network, and without scripts."""
 
 from __future__ import annotations
 
@@ -28,16 +24,11 @@ from .tasks import Evaluation, number, percent
 __all__ = ["report"]
 
 _TEMPLATE = Path(__file__).with_name("report.html")
-_MOST_CLASSES = 40
-"""Classes in the largest matrix that can still be read."""
-
-_PAIRS = 12
-"""Rows in the table of the most frequent confusions."""
-
+_MOST_CLASSES = 40  # in the largest matrix that can still be read
+_PAIRS = 12  # rows in the table of the most frequent confusions
 _MOST_CHARTS = 12
 _SHOWN = 24
-_SIDE = 256
-"""Longest side of an image, in pixels."""
+_SIDE = 256  # longest side of an image, in pixels
 
 History = Mapping[str, Sequence[float]]
 Folds = tuple[Sequence[str], Sequence[Sequence[str]], str]
@@ -238,17 +229,12 @@ def _calibration(evaluation: Any, by: float | np.ndarray | None) -> str:
 def _finding(finding: Finding, data: Labeled) -> str:
     """Return the section of a finding, with its first images."""
     more = f" The first {_SHOWN} are shown; history.json or report.json has all." if len(finding.cards) > _SHOWN else ""
-    cards = "".join(
-        _figure(
-            [(small(data.paths[row]), data.ids[row]) for row in rows],
-            caption,
-            " and ".join(data.ids[row] for row in rows),
-        )
-        for rows, caption in finding.cards[:_SHOWN]
-    )
-    return section(
-        finding.heading, f"<p>{finding.text}{more}</p>", finding.chart, cards and f'<div class="cards">{cards}</div>'
-    )
+    cards = ""
+    for rows, caption in finding.cards[:_SHOWN]:
+        ids = [data.ids[row] for row in rows]
+        cards += _figure([(small(data.paths[row]), data.ids[row]) for row in rows], caption, " and ".join(ids))
+    cards = cards and f'<div class="cards">{cards}</div>'
+    return section(finding.heading, f"<p>{finding.text}{more}</p>", finding.chart, cards)
 
 
 # --- mistakes ---------------------------------------------------------------------------------------------------

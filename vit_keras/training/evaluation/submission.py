@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import importlib.util
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,12 +21,12 @@ from ..._internal.validate import Share, expanded, is_number, one_of, positive_i
 from ..._internal.warn import warn_caller
 from ...anatomy.outputs import NUMBERS, output_kind, sigmoid, softmax
 from ...opening import as_model
-from ...preprocess import Preprocessing
 from ..data.columns import VALUES, Meaning, check_spelling, columns_of, meaning_of
 from ..data.dataset import preprocessing_for
-from ..data.decoding import DecodedImages, decode_images
+from ..data.decoding import decode_images
 from ..data.folder import first_few, folder_of
 from ..data.table import find_images, read_columns, whole_columns
+from ..embeddings.batches import run_filled, slices
 from .views import SeveralViews
 
 if TYPE_CHECKING:
@@ -125,7 +124,6 @@ def predict_table(
     if missing and errors == "raise":
         _report_failures([paths[n] for n in sorted(missing)], paths, errors)
     views = tta if isinstance(tta, str) else tuple(tta)
-    ensemble = _Ensemble(models, average, views, image_size, batch_size, errors, progress)
     how = (wanted, values, threshold, separator)
 
     def check(known: Meaning) -> None:
@@ -134,7 +132,10 @@ def predict_table(
         if wanted is not None:
             check_spelling(known, read_columns(sample, [*wanted]), values, separator)
 
-    scores, meaning = ensemble.predict(paths, check)
+    def views_of(model: keras.Model) -> SeveralViews:
+        return SeveralViews(preprocessing_for(model, None, image_size), views)
+
+    scores, meaning = _predict(models, paths, check, average, views_of, batch_size, errors, progress)
     found = pandas.DataFrame({title: ids, **columns_of(scores, meaning, *how)})
     if target is not None:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -181,83 +182,62 @@ def _ids_and_names(
     return title, ids, [*map(str, names)]
 
 
-@dataclasses.dataclass
-class _Ensemble:
-    """Several models, and the average of their predictions."""
+def _predict(
+    models: Sequence[Any],
+    paths: list[Path],
+    check: Callable[[Meaning], Any],
+    average: str,
+    views_of: Callable[[keras.Model], SeveralViews],
+    batch_size: int,
+    errors: str,
+    progress: bool,
+) -> tuple[np.ndarray, Meaning]:
+    """Return the mean prediction of each image, float64 `(n, outputs)`, and its meaning if `check` accepts it."""
+    total, decoded = np.zeros(()), {}
+    meanings: list[Meaning] = []
+    failed: dict[Path, str] = {}  # a size that an image cannot be resized to fails alone
+    for number, given in enumerate(models, start=1):
+        model = as_model(given)
+        meanings.append(meaning_of(model))
+        if number == 1:
+            check(meanings[0])
+            total = np.zeros((len(paths), meanings[0].outputs))
+        if meanings[-1] != meanings[0]:
+            name = model.name if given is model else given
+            raise ValueError(f"All models must predict the same. The first: {meanings[0]}. {name}: {meanings[-1]}.")
+        views = views_of(model)
+        if views.key() not in decoded:
+            decoded[views.key()] = decode_images(paths, views, "auto", 2, progress)
+        images = decoded[views.key()]
+        if images.failures.keys() - failed.keys():
+            failed |= images.failures
+            _report_failures([*failed], paths, errors)
+        rows = np.flatnonzero([path not in images.failures for path in paths])
+        with progress_bar(f"model {number} of {len(models)}", len(rows), show=progress) as advance:
+            for part in slices(len(rows), batch_size):
+                inputs = views.inputs(np.stack([images[n] for n in rows[part]]))
+                outputs = [run_filled(model.predict_on_batch, view, min(batch_size, len(rows))) for view in inputs]
+                total[rows[part]] += np.mean([_scores(model, each, average) for each in outputs], axis=0)
+                advance(len(rows[part]))
+        del model  # before the next one is opened
+    total, meaning = total / len(models), meanings[0]
+    if average == "logits":
+        total = {"single": softmax, "multi": sigmoid}.get(meaning.task, np.asarray)(total)
+    good = np.array([path not in failed for path in paths])
+    total[~good] = total[good].mean(axis=0)
+    return total, meaning
 
-    models: Sequence[Any]
-    average: str
-    tta: Any
-    image_size: Any
-    batch_size: int
-    errors: str
-    progress: bool
 
-    def predict(self, paths: list[Path], check: Callable[[Meaning], Any]) -> tuple[np.ndarray, Meaning]:
-        """Return the mean prediction of each image, float64 `(n, outputs)`, and its meaning if `check` accepts it."""
-        total, decoded = np.zeros(()), {}
-        meanings: list[Meaning] = []
-        failed: dict[Path, str] = {}  # a size that an image cannot be resized to fails alone
-        for number, given in enumerate(self.models, start=1):
-            model = as_model(given)
-            meanings.append(meaning_of(model))
-            if number == 1:
-                check(meanings[0])
-                total = np.zeros((len(paths), meanings[0].outputs))
-            if meanings[-1] != meanings[0]:
-                name = model.name if given is model else given
-                raise ValueError(f"All models must predict the same. The first: {meanings[0]}. {name}: {meanings[-1]}.")
-            preprocessing = preprocessing_for(model, None, self.image_size)
-            views = SeveralViews(preprocessing, self.tta)
-            if views.key() not in decoded:
-                decoded[views.key()] = decode_images(paths, views, "auto", 2, self.progress)
-            images = decoded[views.key()]
-            if images.failures.keys() - failed.keys():
-                failed |= images.failures
-                _report_failures([*failed], paths, self.errors)
-            rows = np.flatnonzero([path not in images.failures for path in paths])
-            show = f"model {number} of {len(self.models)}" if self.progress else None
-            total[rows] += self._run(model, images.select(rows), views, preprocessing, show)
-            del model  # before the next one is opened
-        total, meaning = total / len(self.models), meanings[0]
-        if self.average == "logits":
-            total = {"single": softmax, "multi": sigmoid}.get(meaning.task, np.asarray)(total)
-        good = np.array([path not in failed for path in paths])
-        total[~good] = total[good].mean(axis=0)
-        return total, meaning
-
-    def _run(
-        self,
-        model: keras.Model,
-        images: DecodedImages,
-        views: SeveralViews,
-        preprocessing: Preprocessing,
-        show: str | None,
-    ) -> np.ndarray:
-        """Return the values of one model for the average: the mean over all views, float64 `(n, outputs)`."""
-        rows, count, size = [], len(images.paths), self.batch_size
-        with progress_bar(show or "", count, show=bool(show)) as advance:
-            for first in range(0, count, size):
-                chosen = range(first, min(first + size, count))
-                batch = np.stack([images[n] for n in chosen])
-                if len(batch) < size < count:  # JAX compiles for each size of a batch: keep to one
-                    batch = np.concatenate([batch, np.repeat(batch[-1:], size - len(batch), axis=0)])
-                seen = [self._scores(model, inputs) for inputs in views.inputs(batch, preprocessing.normalize)]
-                rows.append(np.mean(seen, axis=0)[: len(chosen)])
-                advance(len(chosen))
-        return np.concatenate(rows)
-
-    def _scores(self, model: keras.Model, inputs: np.ndarray) -> np.ndarray:
-        """Return the values of one batch for the average: predictions or logits."""
-        outputs = keras.ops.convert_to_numpy(model.predict_on_batch(inputs))
-        task = meaning_of(model).task
-        predictions = check_outputs(model, anatomy.predictions(model, outputs)).astype("float64")
-        if self.average == "logits" and task not in NUMBERS and output_kind(model) == "logits":
-            return np.asarray(outputs, "float64")
-        if self.average == "probabilities" or task in NUMBERS:
-            return predictions
-        known = np.clip(predictions, 1e-7, 1 - 1e-7)
-        return np.log(known) - (np.log1p(-known) if task == "multi" else 0)
+def _scores(model: keras.Model, outputs: np.ndarray, average: str) -> np.ndarray:
+    """Return the values of one batch for the average: predictions or logits, float64."""
+    task = meaning_of(model).task
+    predictions = check_outputs(model, anatomy.predictions(model, outputs)).astype("float64")
+    if average == "probabilities" or task in NUMBERS:
+        return predictions
+    if output_kind(model) == "logits":
+        return np.asarray(outputs, "float64")
+    known = np.clip(predictions, 1e-7, 1 - 1e-7)
+    return np.log(known) - (np.log1p(-known) if task == "multi" else 0)
 
 
 def _report_failures(failures: list[Path], paths: list[Path], errors: str) -> None:

@@ -334,6 +334,12 @@ _NUMBERS: dict[str, Any] = {
     "worst": ("Largest errors", "The images with the largest errors."),
     "errors": True,
 }
+
+
+def _scored(key: str, words: str, metric: str, form: Callable[[Any], str] = percent) -> Measure:
+    return Measure(key, words, form, lambda seen: seen.score(metric))
+
+
 _ACCURACY = Measure("accuracy", "accuracy on {images} images", percent, lambda seen: seen.accuracy)
 
 ROWS = {
@@ -345,7 +351,7 @@ ROWS = {
         measures=(
             _ACCURACY,
             Measure("interval", "95 % interval", lambda pair: " to ".join(map(percent, pair)), lambda s: [*s.interval]),
-            Measure("macro_f1", "mean F1 over the classes", percent, lambda seen: seen.score("macro_f1")),
+            _scored("macro_f1", "mean F1 over the classes", "macro_f1"),
             Measure("loss", "loss (cross-entropy)", number, lambda seen: float(seen.losses.mean())),
             Measure("mistakes", "mistakes of {images}", str, lambda seen: len(seen.mistakes())),
             Measure(
@@ -368,15 +374,10 @@ ROWS = {
         wrong=_wrong_classes,
         caption=_caption_of_labels,
         measures=(
-            Measure(
-                "mean_average_precision",
-                "mean average precision over {names} labels",
-                percent,
-                lambda s: s.score("map"),
-            ),
-            Measure("roc_auc", "mean area under the ROC curve", percent, lambda seen: seen.score("roc_auc")),
-            Measure("macro_f1", "mean F1 over the labels", percent, lambda seen: seen.score("macro_f1")),
-            Measure("exact", "images with all labels right, of {images}", percent, lambda seen: seen.score("accuracy")),
+            _scored("mean_average_precision", "mean average precision over {names} labels", "map"),
+            _scored("roc_auc", "mean area under the ROC curve", "roc_auc"),
+            _scored("macro_f1", "mean F1 over the labels", "macro_f1"),
+            _scored("exact", "images with all labels right, of {images}", "accuracy"),
             Measure("accuracy", "decisions that are right", percent, lambda seen: seen.accuracy),
             Measure("loss", "loss (binary cross-entropy)", number, lambda seen: float(seen.losses.mean())),
         ),
@@ -391,12 +392,7 @@ ROWS = {
     "ordinal": Row(
         decide=lambda seen: levels(seen.raw[:, 0], len(seen.class_names)),
         caption=_caption_of_level,
-        measures=(
-            Measure(
-                "kappa", "Cohen's kappa, with quadratic weights", number, lambda seen: seen.score("quadratic_kappa")
-            ),
-            _ACCURACY,
-        ),
+        measures=(_scored("kappa", "Cohen's kappa, with quadratic weights", "quadratic_kappa", number), _ACCURACY),
         heading="Levels",
         confused=True,
         **_NUMBERS,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -31,13 +31,12 @@ class SeveralViews(Decoder):
     """Reader of the pixels of all views of a file (`VIEWS`), which is decoded once; `count` has mirror images too."""
 
     def __init__(self, preprocessing: Preprocessing, tta: str | Iterable[str] = ()):
+        self.normalize: Callable[[np.ndarray], np.ndarray] = preprocessing.normalize  # which a decoder does without
         super().__init__(preprocessing, roomy=False)
         names = [name.strip() for name in tta.split(",") if name.strip()] if isinstance(tta, str) else [*tta]
         chosen = {one_of(name, "tta", VIEWS) for name in names}
-        self.boxes: list[tuple[float, float, float, float]] = [
-            _WHOLE,
-            *(box for name, boxes in VIEWS.items() if name in chosen for box in boxes),
-        ]
+        boxes = [_WHOLE, *(box for name, boxes in VIEWS.items() if name in chosen for box in boxes)]
+        self.boxes: list[tuple[float, float, float, float]] = boxes
         self.mirrored: bool = "flip" in chosen
         self.count: int = len(self.boxes) * (1 + self.mirrored)
 
@@ -46,10 +45,10 @@ class SeveralViews(Decoder):
         image = read(path, None)
         return np.stack([self.plain(cut(image, box)) for box in self.boxes])
 
-    def inputs(self, images: np.ndarray, normalize: Any) -> Iterator[np.ndarray]:
+    def inputs(self, images: np.ndarray) -> Iterator[np.ndarray]:
         """Yield the inputs for each view, and its mirror image, of pixels `(n, boxes, height, width, channels)`."""
         for n in range(len(self.boxes)):
-            view = normalize(images[:, n])
+            view = self.normalize(images[:, n])
             yield view
             if self.mirrored:
                 yield view[:, :, ::-1]

@@ -234,7 +234,7 @@ class Request:
         self.say("Training on all images, by the same plan")
         again = self._training([everything])
         again.fit(self.output / ".state", frozen, whole=training.run)
-        if self.calibrate:  # as the model that has not seen the held-out images
+        if training.temperature is not None:  # of the model that has not seen the held-out images
             scale_head(again.model, 1 / training.temperature, 0.0)
         return again
 
@@ -280,7 +280,7 @@ class Request:
         """Train a fold, and write its model, its predictions and its numbers."""
         told = training.fit_and_measure(place, *how)
         with complete(place / "predictions.npz") as part, open(part, "wb") as file:
-            np.savez(file, rows=training.held_out.rows, outputs=training.evaluation.raw)
+            np.savez(file, rows=training.parts[-1].rows, outputs=training.evaluation.raw)
         files = {"history.json": told, "recipe.json": training.plan.to_dict(), "split.json": training.split()}
         results.write(place, files, training.model)
         training.run.remove()

@@ -99,7 +99,7 @@ def with_head(
     return tuned, kept
 
 
-def scale_head(model: keras.Model, scale: np.ndarray, shift: np.ndarray) -> None:
+def scale_head(model: keras.Model, scale: np.ndarray | float, shift: np.ndarray | float) -> None:
     """Let a model return `scale` times its outputs plus `shift`, by changing the weights of its heads."""
     for head in heads(model):
         kernel, bias = (keras.ops.convert_to_numpy(variable) for variable in (head.kernel, head.bias))
