@@ -77,7 +77,7 @@ def with_head(
     keep: bool = True,
     dtype: str | None = None,
 ) -> tuple[VisionTransformer, bool]:
-    """Return a copy for images of this size and this task, and whether it keeps its head, whose outputs mean the same."""
+    """Return a copy for images of this size and this task, and whether it keeps its head, which means the same."""
     vit = find_vit(given)
     kept = keep and task_of(vit) == task and output_names(vit) == names and bool(getattr(vit, "labels", None))
     options: dict[str, Any] = {"dtype": dtype} | ({} if task == "single" else {"activation": "linear"})
