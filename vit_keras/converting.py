@@ -25,15 +25,7 @@ __all__ = ["Conversion", "convert"]
 
 @dataclasses.dataclass(frozen=True)
 class Conversion:
-    """The report of a conversion, which `convert` returns. `str` is a short text.
-
-    Attributes:
-        path: The file or folder that was written.
-        bytes: Size of the weights.
-        names: Form of the new file, such as `"names of the family timm"`.
-        load_report: The report of what was read.
-        notes: What the new file does not store, one sentence each.
-    """
+    """The report of a conversion, which `convert` returns. `str` is a short text."""
 
     path: Path
     bytes: int

@@ -38,7 +38,8 @@ def names():
 
 
 def test_every_public_module_has_a_page():
-    expected = {"vit_keras", *(f"vit_keras.{name}" for name in vit_keras._SUBMODULES)}
+    shown = {*vit_keras._SUBMODULES} - {"opening"}  # whose names `vit_keras` has
+    expected = {"vit_keras", *(f"vit_keras.{name}" for name in shown)}
     assert expected <= set(public.modules())
     assert len(public.modules()) == len(set(public.modules()))
 

@@ -54,7 +54,7 @@ def test_a_figure_is_unknown_to_pyplot_and_displays_itself(matplotlib):
     from matplotlib import pyplot
 
     pyplot.switch_backend("agg")
-    figure = figures.plot_maps({"one": np.eye(3)}, grey_image())
+    figure = figures.plot_maps(grey_image(), {"one": np.eye(3)})
     assert pyplot.get_fignums() == []
     png, shown = pickle.loads(pickle.dumps(figure))._repr_png_()
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
@@ -63,7 +63,7 @@ def test_a_figure_is_unknown_to_pyplot_and_displays_itself(matplotlib):
 
 
 def test_a_figure_is_freed(matplotlib):
-    figure = figures.plot_maps({"one": np.eye(3)}, grey_image())
+    figure = figures.plot_maps(grey_image(), {"one": np.eye(3)})
     figure._repr_png_()
     gone = weakref.ref(figure)
     del figure
@@ -86,7 +86,7 @@ def test_without_matplotlib(monkeypatch):
 
 def test_maps_beside_each_other(matplotlib):
     heats = {"left": lit((1, 0), (3, 6)), "right": lit((1, 5), (3, 6))}
-    figure = figures.plot_maps(heats, grey_image())
+    figure = figures.plot_maps(grey_image(), heats)
     assert [t.get_text() for t in texts_of(figure)][:3] == ["image", "left", "right"]
     image, left, right, _ = (i.get_array() for i in images_of(figure))
     np.testing.assert_array_equal(image, grey_image())
@@ -97,7 +97,7 @@ def test_what_is_rendered_is_where_it_belongs(matplotlib):
     # The whole way, to the pixels of the PNG: each panel has its warm spot in its own corner.
     places = {"a": (0, 0), "b": (0, 5), "c": (2, 0), "d": (2, 5)}
     heats = {name: lit(place, (3, 6)) for name, place in places.items()}
-    figure = figures.plot_maps(heats, grey_image(), show_image=False, columns=2)
+    figure = figures.plot_maps(grey_image(), heats, show_image=False, columns=2)
     png = rendered(figure)
     for image, place in zip(images_of(figure), places.values()):
         box = image.get_window_extent()
@@ -115,8 +115,8 @@ def test_no_text_overlaps_another_or_leaves_the_figure(matplotlib, picture):
     heats = {"a": np.eye(3), long: np.eye(3), "relevance_map_without_a_single_space_in_it": np.eye(3), "d": np.eye(3)}
     made = recording(layers=12, batch=1, heads=12, grid=(3, 6), picture=picture)
     drawn = [
-        figures.plot_maps(heats, grey_image(*picture)),
-        figures.plot_maps({long: np.eye(3)}, grey_image(*picture), show_image=False),
+        figures.plot_maps(grey_image(*picture), heats),
+        figures.plot_maps(grey_image(*picture), {long: np.eye(3)}, show_image=False),
         figures.plot_heads(made),
         figures.plot_layers(made, scale="same"),
     ]
@@ -133,7 +133,7 @@ def test_no_text_overlaps_another_or_leaves_the_figure(matplotlib, picture):
 def test_the_scale_is_stated(matplotlib):
     heats = {"low": np.array([[1e-9, 0.1]]), "high": np.array([[1e-9, 0.4]])}
     each, same = (
-        figures.plot_maps(heats, grey_image(), scale=scale, clip=(0, 100), show_image=False)
+        figures.plot_maps(grey_image(), heats, scale=scale, clip=(0, 100), show_image=False)
         for scale in ("each", "same")
     )
     texts = [t.get_text() for t in texts_of(each)]
@@ -224,21 +224,6 @@ def test_very_tall_and_wide_images_make_figures_of_common_shapes(matplotlib, pic
     assert {"layer", "head", "11"} <= {t.get_text() for t in texts_of(figures.plot_layers(made))}
 
 
-def test_the_image_comes_first_and_may_come_second(matplotlib):
-    heats = {"one": np.eye(3), "two": 1 - np.eye(3)}
-    first, second, named = (
-        [image.get_array() for image in images_of(figure)]
-        for figure in (
-            figures.plot_maps(grey_image(), heats),
-            figures.plot_maps(heats, grey_image()),
-            figures.plot_maps(maps=heats, image=grey_image()),
-        )
-    )
-    for a, b, c in zip(first, second, named):
-        np.testing.assert_array_equal(a, b)
-        np.testing.assert_array_equal(a, c)
-
-
 def test_the_patches_of_a_wide_picture_are_sharp(matplotlib):
     made = recording(layers=2, batch=1, heads=2, grid=(14, 14), picture=(100, 400))
     chequered = np.indices((14, 14)).sum(axis=0) % 2
@@ -268,7 +253,7 @@ def test_axes_that_are_given(matplotlib):
     figure = Figure(figsize=(8, 4))
     axes = figure.subplots(1, 2)
     heats = {"first of all": np.eye(3), "second of all": np.eye(3), "third of all": np.eye(3)}
-    assert figures.plot_maps(heats, grey_image(), ax=axes[0], columns=2) is figure
+    assert figures.plot_maps(grey_image(), heats, ax=axes[0], columns=2) is figure
     assert figures.plot_layers(recording(), ax=axes[1]) is figure
     figure.canvas.draw()
     assert len(axes[0].images) == 5 and len(axes[1].images) == 13
@@ -284,11 +269,11 @@ def test_axes_that_are_given(matplotlib):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: figures.plot_maps({}, grey_image()), r"maps .*Received: \{\}"),
+        (lambda: figures.plot_maps(grey_image(), {}), r"maps .*Received: \{\}"),
         (lambda: figures.plot_maps(grey_image(), [np.eye(3)]), "Received: list"),
-        (lambda: figures.plot_maps({"a": np.zeros((2, 3, 3))}, grey_image()), r"Received: \(2, 3, 3\)"),
-        (lambda: figures.plot_maps({"a": np.eye(3)}, grey_image(), scale="both"), "'each' or 'same'. Received: 'both'"),
-        (lambda: figures.plot_maps({"a": np.eye(3)}, grey_image(), columns=0), "at least 1. Received: 0"),
+        (lambda: figures.plot_maps(grey_image(), {"a": np.zeros((2, 3, 3))}), r"Received: \(2, 3, 3\)"),
+        (lambda: figures.plot_maps(grey_image(), {"a": np.eye(3)}, scale="both"), "'each' or 'same'. Received: 'both'"),
+        (lambda: figures.plot_maps(grey_image(), {"a": np.eye(3)}, columns=0), "at least 1. Received: 0"),
         (lambda: figures.plot_heads(recording(attention=None)), "has no attention: pass keep="),
         (lambda: figures.plot_layers(recording(attention=None)), "has no attention: pass keep="),
         (lambda: figures.plot_heads(recording(), layer=7), "blocks 0, 1, 2.* 7"),

@@ -92,19 +92,7 @@ class Weights(Mapping[str, Any]):
     def settle(
         self, source_grid: tuple[int, int] | None = None, *, image_size: tuple[int, int] | None = None, **rows: Any
     ) -> None:
-        """Use the caller's arguments to decide the patch grid of the positions, and the tokens that have rows.
-
-        Sets `table`, and updates `architecture` and `assumptions`.
-
-        Args:
-            source_grid: Patches down and across of the file's positions.
-            image_size: `(height, width)` in pixels of the images that the caller wants to pass.
-            **rows: `position_prefix` and `register_positions`, where the caller knows them.
-
-        Raises:
-            ValueError: `source_grid` does not fit the file's positions, or the arrays only fit models that cannot be
-                built.
-        """
+        """Use the caller's arguments to decide the patch grid of the positions, and the tokens that have rows."""
         try:
             self.table: grids.Table | None = self._read_table(source_grid, image_size, rows)
             learned = self.table.fields if self.table and POSITIONS in self.shapes else {}
@@ -172,14 +160,7 @@ class Weights(Mapping[str, Any]):
         return len(self._parts)
 
     def grid(self, source_grid: tuple[int, int] | None = None) -> tuple[int, int] | None:
-        """Return the patches down and across that the file has positions for; `None` if they cannot be inferred.
-
-        Args:
-            source_grid: The grid if the caller knows it; it is checked against the file's positions (`settle`).
-
-        Raises:
-            ValueError: `source_grid` does not fit the file's positions.
-        """
+        """Return the patches down and across that the file has positions for; `None` if they cannot be inferred."""
         if source_grid is None:
             return self.table.grid if self.table else None
         try:

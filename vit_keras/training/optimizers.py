@@ -148,18 +148,7 @@ _Optimizer = keras.optimizers.Optimizer if TYPE_CHECKING else object
 
 
 class Layerwise(_Optimizer):
-    """Mixin that adds layer-wise learning rates to an optimizer of Keras.
-
-    Args:
-        learning_rate: Learning rate of the head: a float, a `WarmupDecay` or any schedule.
-        layer_decay: Each layer learns at this times the rate of the layer above it; 1 for one rate.
-        unfreeze_at: Fractions of all steps at which the layers below the head start to learn. Until then their rate is
-            0. One number: all at once. Several: the blocks are divided into as many groups, and the uppermost starts
-            first.
-        **options: Arguments of the Keras optimizer. `weight_decay` is decoupled and follows each layer's rate, as in
-            PyTorch.
-
-    """
+    """Mixin that adds layer-wise learning rates to an optimizer of Keras."""
 
     def __init__(
         self, learning_rate: Any = 1e-3, *, layer_decay: float = 1.0, unfreeze_at: Any = (), **options: Any

@@ -28,19 +28,7 @@ class Sample:
     augmentation: Augmentation | None = None
 
     def __call__(self, image: Any, rng: np.random.Generator | int | None = None) -> np.ndarray:
-        """Read an image, augment it, and turn it into the model's input.
-
-        Args:
-            image: The bytes of a file (JPEG, PNG …), or its path.
-            rng: Source of randomness, or a seed. Without an augmentation nothing is random.
-
-        Returns:
-            float32 `(height, width, channels)`. The same image and the same seed give the same result in every
-            process; without an augmentation it is what `model.preprocess` returns.
-
-        Raises:
-            ValueError: The image is damaged, or there is an augmentation and no `rng` or no size.
-        """
+        """Read an image, augment it, and turn it into the model's input."""
         if self.augmentation is None:
             return self.preprocessing(image)[0]
         if rng is None:

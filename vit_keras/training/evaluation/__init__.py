@@ -210,10 +210,7 @@ def images_of_mistakes(
 def explained_images(
     model: keras.Model, evaluation: Any, folder: str | os.PathLike[str], numbers: Iterable[int]
 ) -> dict[int, tuple[np.ndarray, np.ndarray | None]]:
-    """Return images of an evaluation by number: uint8 pixels, and the same with the relevance of the prediction.
-
-    Models without attention, and OpenVINO, which has no gradients, give `None` for the latter.
-    """
+    """Return images of an evaluation by number: uint8 pixels, and the same with the relevance of the prediction."""
     chosen = [int(number) for number in numbers]
     images = [small(expanded(folder) / evaluation.paths[number]) for number in chosen]
     overlays: list[np.ndarray | None] = [None] * len(images)

@@ -37,13 +37,7 @@ class Reliability:
 
     @classmethod
     def of(cls, probabilities: Any, labels: Any) -> Reliability:
-        """Compare probabilities with labels.
-
-        Args:
-            probabilities: `(n, classes)`.
-            labels: Class numbers `(n,)`, of which the most probable class counts; or 0 and 1 `(n, classes)` of
-                independent labels, of which each counts.
-        """
+        """Compare probabilities with labels."""
         shares, labels = as_array(probabilities, "float64"), as_array(labels)
         if labels.ndim == 1 and shares.shape[1] > 1:
             shares, right = shares.max(axis=1), shares.argmax(axis=1) == labels

@@ -51,12 +51,7 @@ def report(
     findings: Sequence[Finding] = (),
     data: Labeled | None = None,
 ) -> str:
-    """Return the page of an evaluation, and of the training before it.
-
-    `folds` are the header and the rows of a table, and a sentence; `histories` the history of each;
-    `images` the mistakes by their number, each as pixels and with a map or `None`; `temperature` what the model was
-    calibrated with, of several models an array `(n, 1)`; `data` what the findings are about.
-    """
+    """Return the page of an evaluation, and of the training before it."""
     parts = [
         _figures(evaluation),
         _notes(notes),

@@ -116,10 +116,7 @@ class Request:
     # --- what both have in common -------------------------------------------------------------------------------------
 
     def _frozen(self, pairs: Sequence[Pair]) -> FrozenFeatures | None:
-        """Return the features of all images before the training, if wanted, and set the batch size that time allows.
-
-        Of an unfinished run, the batch size stays. A size that the user gave stays too.
-        """
+        """Return the features of all images before the training, if wanted, and set the batch size that time allows."""
         for number, (_, held_out) in enumerate(pairs):
             self._check_metric(held_out.rows, "the held-out part" if len(pairs) == 1 else f"fold {number}")
         frozen = None

@@ -120,11 +120,7 @@ def images_within(seconds: float, forward: float) -> float:
 
 
 class RunState:
-    """A training on disk: its settings, its history, and the weights of its last epoch.
-
-    `state.json` is written after the weights that it names, and weights that it does not name are removed last, so that
-    a kill at any moment leaves a complete state.
-    """
+    """A training on disk: its settings, its history, and the weights of its last epoch."""
 
     def __init__(self, folder: Path, settings: dict[str, Any], overwrite: bool = False):
         self.folder: Path = folder

@@ -77,10 +77,7 @@ def with_head(
     keep: bool = True,
     dtype: str | None = None,
 ) -> tuple[VisionTransformer, bool]:
-    """Return a copy for images of this size and this task, and whether it keeps its head, whose outputs mean the same.
-
-    A new head has a bias, and starts at zero, as the reference's. A head of numbers gets a bias.
-    """
+    """Return a copy for images of this size and this task, and whether it keeps its head, which means the same."""
     vit = find_vit(given)
     kept = keep and task_of(vit) == task and output_names(vit) == names and bool(getattr(vit, "labels", None))
     options: dict[str, Any] = {"dtype": dtype} | ({} if task == "single" else {"activation": "linear"})
@@ -124,11 +121,7 @@ def digest(text: str, *arrays: np.ndarray) -> str:
 
 
 class Training:
-    """A compiled model, what it is trained on, and its run. Without images held out, it follows the plan of another.
-
-    Where the labels are numbers, they are standardized for the training, and the head with them; `fit` takes both back
-    at its end, so that the model predicts in the unit of the labels.
-    """
+    """A compiled model, what it is trained on, and its run. Without images held out, it follows the plan of another."""
 
     run: RunState
     evaluation: Evaluation
@@ -286,10 +279,7 @@ class Training:
         return {**told, "facts": facts(self)}
 
     def fit(self, place: Path, frozen: FrozenFeatures | None, folds: int = 1, whole: RunState | None = None) -> None:
-        """Train the model, or continue, in a folder, to the last epoch.
-
-        `folds` trainings share the time that is left. All have the plan of the first, in `whole`, the run of all.
-        """
+        """Train the model, or continue, in a folder, to the last epoch."""
         request, limit = self.request, None
         self.run = RunState(place / ".state", self.settings(), request.overwrite)
         if not self.run.done:
