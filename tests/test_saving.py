@@ -457,16 +457,6 @@ def test_loading_weights_changes_the_name_that_a_model_began_with(tmp_path):
     assert model.origin is None
 
 
-def test_a_vit_that_stored_the_names_of_the_model_around_it_gives_them_back():
-    """As 1.0.0 wrote them for a short time, before the first block stored them."""
-    stored = {"model": "whole", "labels": ["cat", "dog", "owl"], "task": "multi"}
-    config = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2, include_top=False).get_config()
-    headless = vit_keras.model.VisionTransformer.from_config({**config, "around": stored})
-    model = keras.Sequential([headless, keras.layers.Dense(3)], name="whole")
-    model.build((None, 32, 32, 3))
-    assert (vit_keras.anatomy.class_names(model), vit_keras.anatomy.task(model)) == (("cat", "dog", "owl"), "multi")
-
-
 def test_a_model_around_a_vit_that_was_saved_alone_has_no_names(tmp_path):
     def around(model):
         made = keras.Sequential([model, keras.layers.Dense(3)], name="whole")

@@ -10,7 +10,6 @@ import keras
 import numpy as np
 from PIL import Image
 
-from . import anatomy
 from ._internal import finite
 from ._internal.validate import native_order, one_of, received
 from ._internal.warn import warn_caller
@@ -288,7 +287,7 @@ class VisionTransformer(FastModel):
         vit, preprocessing, labels, origin = (
             config.pop(key, None) for key in ("vit", "preprocessing", "labels", "origin")
         )
-        task, around = one_of(config.pop("task", "single"), "task", TASKS), config.pop("around", None)
+        task = one_of(config.pop("task", "single"), "task", TASKS)
         model = super().from_config(config, custom_objects)
         for layer in model.layers:
             if not layer.trainable:
@@ -299,8 +298,6 @@ class VisionTransformer(FastModel):
         model.preprocessing = GOOGLE if preprocessing is None else Preprocessing.from_dict(preprocessing)
         model.labels, model.task = labels, task
         model.origin = None if origin is None else str(origin)
-        if around is not None:  # a file of 1.0.0 before the first block kept it
-            anatomy.blocks(model)[0].open_outer_models(around)
         return model
 
 
