@@ -1191,7 +1191,7 @@ def test_files_that_a_command_reads_may_begin_with_a_byte_order_mark(tmp_path):
     (tmp_path / "labels.txt").write_text("cat\ndog\n", encoding="utf-8-sig")
     assert exports._labels(tmp_path / "labels.txt") == ["cat", "dog"]
     (tmp_path / "split.json").write_text('{"validation": ["b.png"]}', encoding="utf-8-sig")
-    assert training.evaluation._chosen(["a.png", "b.png"], tmp_path / "split.json").tolist() == [1]
+    assert training.evaluation._chosen(["a.png", "b.png"], tmp_path / "split.json", None).tolist() == [1]
 
 
 # -------------------------------------------------------------------- real weights --

@@ -27,8 +27,7 @@ from vit_keras.training.data.dataset import ImageFolder, image_folder
 from vit_keras.training.data.folder import split
 from vit_keras.training.embeddings import embed, ridge_probe
 from vit_keras.training.evaluation import evaluate, images_of_mistakes
-from vit_keras.training.finetuning import finetune
-from vit_keras.training.finetuning import request as requesting
+from vit_keras.training.finetuning import finetune, request
 from vit_keras.training.finetuning import run as running
 from vit_keras.training.finetuning import training as tuning
 from vit_keras.training.recipes import recipe
@@ -297,7 +296,7 @@ def test_the_report_says_how_many_images_each_model_has_learned(finished, photos
 def test_all_images_are_learned_if_the_time_limit_leaves_enough(photos, tmp_path, monkeypatch, refits):
     """Three epochs of four steps, each of ten seconds, and those that are timed; five steps make an epoch of all."""
     Clock(monkeypatch, 10, 100, 10)
-    monkeypatch.setattr(requesting, "time", running.time)
+    monkeypatch.setattr(request, "time", running.time)
     result = finetune(tiny(), photos, output=tmp_path / "run", minutes=12 if refits else 4.5, **SETTINGS)
     assert len(result.history["loss"]) == 3 and result.refit == refits
 

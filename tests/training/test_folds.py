@@ -22,12 +22,11 @@ from vit_keras.anatomy.inputs import preprocessing_of
 from vit_keras.training import metrics
 from vit_keras.training.evaluation import explained_images
 from vit_keras.training.evaluation.report import jpeg
-from vit_keras.training.finetuning import finetune
-from vit_keras.training.finetuning import request as requesting
+from vit_keras.training.finetuning import finetune, trainings
 from vit_keras.training.finetuning import run as running
-from vit_keras.training.finetuning.request import Request
 from vit_keras.training.finetuning.results import write
 from vit_keras.training.finetuning.training import Training
+from vit_keras.training.finetuning.trainings import Trainings
 from vit_keras.training.recipes import recipe
 
 pytest.importorskip("sklearn")
@@ -341,7 +340,7 @@ def test_folds_that_were_stopped_go_on_to_the_same_result(whole, photos, columns
 
 def test_folds_that_were_stopped_go_on_with_the_same_options_only(photos, columns, tmp_path, monkeypatch):
     """Finished folds are not trained again, so the others must not differ from them."""
-    monkeypatch.setattr(Request, "_fold", interrupt)
+    monkeypatch.setattr(Trainings, "_fold", interrupt)
     given = {"model": tiny(), "output": tmp_path / "run", "label_column": "kind", "folds": 2}
     with pytest.raises(KeyboardInterrupt):
         finetune(columns, **options(photos, **given))
@@ -405,8 +404,8 @@ def test_folds_are_trained_alike(photos, columns, tmp_path, monkeypatch):
 def test_a_fold_does_not_judge_a_class_that_it_has_not_learned(photos, columns, tmp_path, monkeypatch):
     """All images of the third kind are in one fold."""
     asked = []
-    judge = requesting.wrong_labels
-    monkeypatch.setattr(requesting, "wrong_labels", lambda *args: asked.append(args) or judge(*args))
+    judge = trainings.wrong_labels
+    monkeypatch.setattr(trainings, "wrong_labels", lambda *args: asked.append(args) or judge(*args))
     table = {**columns, "fold": [n % 2 for n in range(48)]}
     table["kind"] = ["odd" if n in range(0, 12, 2) else kind for n, kind in enumerate(columns["kind"])]
     finetune(
@@ -419,8 +418,8 @@ def test_a_fold_does_not_judge_a_class_that_it_has_not_learned(photos, columns, 
 def test_the_time_that_is_left_is_divided_among_the_folds():
     """Of two minutes, one is over: its five folds have twelve seconds each."""
     begun = time.monotonic() - 60
-    fields = dict.fromkeys((field.name for field in dataclasses.fields(Request)), None)
-    request = Request(**{**fields, "started": begun, "seconds": 120})
+    fields = dict.fromkeys((field.name for field in dataclasses.fields(Trainings)), None)
+    request = Trainings(**{**fields, "started": begun, "seconds": 120})
     assert request.left(5) == pytest.approx(12, abs=0.5) and request.left() == pytest.approx(60, abs=0.5)  # seconds
 
 

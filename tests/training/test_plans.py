@@ -9,8 +9,7 @@ from PIL import Image
 
 from vit_keras import vit
 from vit_keras.training.evaluation.frozen import FrozenFeatures
-from vit_keras.training.finetuning import finetune
-from vit_keras.training.finetuning import request as requesting
+from vit_keras.training.finetuning import finetune, trainings
 from vit_keras.training.finetuning import run as running
 from vit_keras.training.recipes import recipe
 
@@ -54,8 +53,8 @@ def test_a_short_time_halves_the_batch(folder, tmp_path, monkeypatch):
     """Where a forward pass takes a second, ten minutes are 210 images."""
     how = {**HOW, "recipe": recipe("finetune", halve_batch_below=250, epochs=20), "minutes": 10, "refit": False}
     seen = []
-    training = requesting.Training
-    monkeypatch.setattr(requesting, "Training", lambda *given: seen.append(given[1]) or training(*given))
+    training = trainings.Training
+    monkeypatch.setattr(trainings, "Training", lambda *given: seen.append(given[1]) or training(*given))
     finetune(tiny(), folder, output=tmp_path / "fast", **how)
     slow = FrozenFeatures.of
     monkeypatch.setattr(FrozenFeatures, "of", lambda *args, **given: take_a_second(slow(*args, **given)))

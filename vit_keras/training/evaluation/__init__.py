@@ -101,7 +101,7 @@ def evaluate(
     columns = Columns(images_dir=images_dir, image_column=image_column, separator=separator)
     data = _labeled(classifier, folder, columns, label_column, errors)
     data.check_missing(errors)
-    chosen = range(len(data.paths)) if only is None else _chosen(data.ids, only)
+    chosen = range(len(data.paths)) if only is None else _chosen(data.ids, only, model)
     rows = np.array([row for row in chosen if row not in data.missing], int)
     batches, _ = batches_of_files([str(data.paths[row]) for row in rows], data.labels[rows], batch_size)
     prepare, how = preprocessing_of(classifier, image_size), {"errors": errors, "progress": progress}
@@ -179,7 +179,7 @@ def relative(path: str | os.PathLike[str], root: Path) -> str:
     return (path.relative_to(root) if path.is_relative_to(root) else path).as_posix()
 
 
-def _chosen(paths: Sequence[str], only: Any) -> np.ndarray:
+def _chosen(paths: Sequence[str], only: Any, model: Any) -> np.ndarray:
     """Return the numbers of the images that `only` names."""
     if isinstance(only, (str, os.PathLike)):
         file = expanded(only)
@@ -188,7 +188,8 @@ def _chosen(paths: Sequence[str], only: Any) -> np.ndarray:
             only = split["validation"]
         except (ValueError, LookupError, TypeError) as error:
             raise ValueError(f'{file} is not a split.json of finetune, with a list "validation": {error}.') from None
-        if split.get("refit"):
+        is_probe = isinstance(model, (str, os.PathLike)) and expanded(model).name == "probe.keras"
+        if split.get("refit") and not is_probe:
             warn_caller(
                 f"The model.keras next to {file} has learned these images too. Its accuracy before is in report.html "
                 "and history.json. Evaluate it on new images."

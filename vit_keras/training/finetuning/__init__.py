@@ -34,8 +34,8 @@ from ..data.splits import check_fold_column, fold_numbers, hold_out
 from ..data.table import Columns, column_numbers, is_table, read_columns, read_images
 from ..recipes import PLAIN, Recipe
 from ..recipes import recipe as find_recipe
-from .request import Request, noted_warnings
 from .results import FinetuneResult, FoldsResult
+from .trainings import Trainings, noted_warnings
 
 __all__ = ["FinetuneResult", "FoldsResult", "finetune"]
 
@@ -222,7 +222,7 @@ def finetune(
         sets = datasets_of(
             data, [*parts, everything] if refit and folds is None and steps < _REFIT_BELOW else parts, reading
         )
-    request = Request(
+    trainings = Trainings(
         data=data,
         given=given,
         model=model,
@@ -245,7 +245,7 @@ def finetune(
         command=command,
         progress=progress,
     )
-    return request.one(*sets) if folds is None else request.folds([*zip(sets[::2], sets[1::2])])
+    return trainings.one(*sets) if folds is None else trainings.folds([*zip(sets[::2], sets[1::2])])
 
 
 # --- what is trained ----------------------------------------------------------------------------------------------

@@ -6,29 +6,21 @@ import csv
 import dataclasses
 import io
 import math
-import platform
 import re
 import statistics
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
 
-from ... import __version__
 from ..._internal.atomic import complete
 from ..._internal.plain_json import as_json
-from ...anatomy.parts import find_vit
-from ...checkpoints.locate import find
 from ..data.folder import Labeled
 from ..evaluation.tasks import as_html
 from ..metrics import on_scale
 from ..recipes import Recipe
-from .run import RunState, counted, duration
-
-if TYPE_CHECKING:
-    from .training import Training
+from .run import RunState
 
 __all__ = ["FinetuneResult", "FoldsResult"]
 
@@ -143,44 +135,6 @@ def remarks(run: RunState, wanted: int) -> list[str]:
     elif run.epochs < wanted:
         found.append(f"The time limit allowed {run.epochs} of {wanted} epochs. More epochs may improve the accuracy.")
     return found
-
-
-def remark_on_refit(training: Training, again: Training | None) -> str:
-    """Return which model was measured, and which images the saved one has learned."""
-    learned, held_out = (f"{len(part.paths):,}" for part in training.parts)
-    measured = f"All numbers are those of a model that learned {learned} images and had not seen the {held_out}"
-    if again is not None:
-        everything = f"{len(again.train.paths):,} images ({duration(again.run.seconds)})"
-        return (
-            f"{measured} held-out ones. The saved model then learned all {everything} by the same plan, so it should "
-            "be a little better; only new images can tell."
-        )
-    late = training.run.refits is False
-    why = " There was no time to train it again on all images." if late else ""
-    return f"{measured} held-out ones. It is the one that was saved.{why}"
-
-
-def facts(training: Training) -> dict[str, str]:
-    """Return further facts about a training."""
-    backend, model, request = keras.backend.backend(), training.model, training.request
-    given = request.given
-    versions = f"{backend} {sys.modules[backend].__version__}, Python {platform.python_version()}"
-    read, origin = (getattr(find_vit(given), name, None) for name in ("load_report", "origin"))
-    published = find(origin) if origin else None
-    based_on = {"based on": f"{origin}, license: {published.license if published else 'unknown'}"} if origin else {}
-    found = {
-        "model": f"{model.name}, {model.count_params():,} weights",
-        "begun with": getattr(read, "source", None) or (given.name if given is request.model else request.model),
-        **based_on,
-        "pixels": pixels(model),
-        "versions": f"vit_keras {__version__}, Keras {keras.__version__}, {versions}",
-        "epochs": counted(training.run.epochs),
-        "time": duration(training.run.seconds),
-        "batch": training.train.batch_size,
-        "seed": request.seed,
-        **({} if request.metric is None else {"metric": request.metric}),
-    }
-    return {name: str(value) for name, value in found.items()}
 
 
 def pixels(model: keras.Model) -> str:

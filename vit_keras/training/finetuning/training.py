@@ -6,19 +6,22 @@ import dataclasses
 import hashlib
 import json
 import math
+import platform
 import sys
 import time
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import keras
 import numpy as np
 
+from ... import __version__
 from ...anatomy import name_classes, predictions
 from ...anatomy import task as task_of
 from ...anatomy.outputs import NUMBERS, last_activation, output_names
 from ...anatomy.parts import find_vit, heads
+from ...checkpoints.locate import find
 from ...model import VisionTransformer
 from ...opening import resize
 from ..checks import UNBALANCED
@@ -32,11 +35,9 @@ from ..lora import merge_lora
 from ..losses import CrossEntropy, accuracy
 from ..recipes import Recipe
 from .baseline import Baseline
-from .results import facts
+from .request import Request
+from .results import pixels
 from .run import Checkpointer, RunState, TimeLimit, counted, duration, seconds_per_step
-
-if TYPE_CHECKING:
-    from .request import Request
 
 __all__: list[str] = []
 
@@ -344,6 +345,29 @@ class Training:
             verbose=(1 if sys.stdout.isatty() else 2) if self.request.progress else 0,
             callbacks=[*callbacks, *([Score(self, callbacks)] if scored else []), checkpointer],
         )
+
+
+def facts(training: Training) -> dict[str, str]:
+    """Return further facts about a training."""
+    backend, model, request = keras.backend.backend(), training.model, training.request
+    given = request.given
+    versions = f"{backend} {sys.modules[backend].__version__}, Python {platform.python_version()}"
+    read, origin = (getattr(find_vit(given), name, None) for name in ("load_report", "origin"))
+    published = find(origin) if origin else None
+    based_on = {"based on": f"{origin}, license: {published.license if published else 'unknown'}"} if origin else {}
+    found = {
+        "model": f"{model.name}, {model.count_params():,} weights",
+        "begun with": getattr(read, "source", None) or (given.name if given is request.model else request.model),
+        **based_on,
+        "pixels": pixels(model),
+        "versions": f"vit_keras {__version__}, Keras {keras.__version__}, {versions}",
+        "epochs": counted(training.run.epochs),
+        "time": duration(training.run.seconds),
+        "batch": training.train.batch_size,
+        "seed": request.seed,
+        **({} if request.metric is None else {"metric": request.metric}),
+    }
+    return {name: str(value) for name, value in found.items()}
 
 
 def planned(limit: TimeLimit, step: float) -> str:
