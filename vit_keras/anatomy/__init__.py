@@ -5,8 +5,8 @@ it (dropout, a head, a softmax) are taken into account. This module alone decide
 its outputs are logits, and where its blocks and its head are, so that the whole package agrees.
 """
 
-from . import inputs as inputs
 from . import pooling as pooling
+from .inputs import preprocessing_of
 from .outputs import (
     class_names,
     find_class,
@@ -17,17 +17,19 @@ from .outputs import (
     task,
     top_predictions,
 )
-from .parts import blocks, final_norm, patch_stride
+from .parts import blocks, final_norm, find_vit, patch_stride
 
 __all__ = [
     "blocks",
     "class_names",
     "final_norm",
     "find_class",
+    "find_vit",
     "levels",
     "name_classes",
     "patch_stride",
     "predictions",
+    "preprocessing_of",
     "probabilities",
     "task",
     "top_predictions",

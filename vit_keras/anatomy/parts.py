@@ -39,7 +39,27 @@ def learner(model: keras.Model) -> keras.Model:
 
 
 def find_vit(model: keras.Model) -> keras.Model:
-    """Find the Vision Transformer in a model: the model itself, or one nested in it at any depth."""
+    """Find the Vision Transformer in a model: the model itself, or one nested in it at any depth.
+
+    In a distillation or a pre-training, it is the one that learns.
+
+    Args:
+        model: Any Keras model.
+
+    Returns:
+        The innermost model whose own layers include this package's `AddPositionEmbs`, `TransformerBlock` or
+        `MixerBlock`.
+
+    Raises:
+        TypeError: `model` is not a Keras model.
+        ValueError: There is no Vision Transformer, or more than one, or it is the text tower of a CLIP.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+        >>> find_vit(keras.Sequential([keras.layers.RandomFlip(), tiny, keras.layers.Dropout(0.1)])).name
+        'tiny'
+    """
     models = [layer for layer in flat_layers(learner(model)) if isinstance(layer, keras.Model)]
     found = [m for m in models if any(isinstance(layer, _PARTS) for layer in m.layers)]
     texts = [m for m in found if len(_input_shape(m)) == 2]
