@@ -127,7 +127,7 @@ class App:
             raise Refused(400, "The request has no image. Send the bytes of one, or a form with files.")
         return files
 
-    async def _error(self, request: Request, error: Exception) -> Response:
+    async def _error(self, request: Request, error: Any) -> Response:
         if isinstance(error, Refused):
             return _json({"error": str(error)}, error.status, {"Retry-After": "1"} if error.status == 503 else None)
         if not isinstance(error, HTTPException):  # or the client has left, and receives nothing
