@@ -14,7 +14,7 @@ from vit_keras import export, training, visualize, vit
 from vit_keras.anatomy.parts import patch_grid
 from vit_keras.config import ViTConfig
 from vit_keras.positions import GEOMETRIC, METHODS
-from vit_keras.preprocess import INTERPOLATIONS
+from vit_keras.resampling import PICTURES
 
 SMALL = {"image_size": (16, 24), "patch_size": (8, 8), "num_layers": 2, "hidden_size": 16, "num_heads": 2}
 SMALL |= {"mlp_dim": 12, "classes": 3}
@@ -199,7 +199,7 @@ def is_exported_with_its_preprocessing(model, images, expected, folder):
     if images.shape[3] > 3:
         return  # images are not read so: the tests of ONNX have such a model
     own, rng = model.preprocessing, np.random.default_rng(len(model.weights) + expected.size)
-    ways = {"interpolation": INTERPOLATIONS, "crop": (None, 0.875, 0.5), "crop_mode": ("center", "squash")}
+    ways = {"interpolation": PICTURES, "crop": (None, 0.875, 0.5), "crop_mode": ("center", "squash")}
     chosen = {name: values[rng.integers(len(values))] for name, values in ways.items()}
     model.preprocessing = own.replace(image_size=images.shape[1:3], mean=0.4, std=0.3, **chosen)
     try:

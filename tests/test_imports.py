@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -87,6 +88,19 @@ assert vit_keras.load_model("recipe.keras").optimizer is not None
     assert json.loads(run(code, tmp_path, KERAS_BACKEND=keras.backend.backend())) == expected
     code = "import keras, vit_keras; print(type(keras.saving.load_model('recipe.keras').optimizer).__name__)"
     assert run(code, tmp_path) == "LayerwiseSGD\n"
+
+
+@pytest.mark.any_backend
+def test_every_class_that_is_saved_is_known_after_the_import(tmp_path):
+    package = ROOT / "vit_keras"
+    pattern = r"^@(?:keras\.saving\.)?register(?:_keras_serializable)?\b.*\n(?:@.*\n)*class (\w+)"
+    classes = {
+        f"vit_keras>{name}"
+        for path in package.rglob("*.py")
+        for name in re.findall(pattern, path.read_text("utf-8"), re.M)
+    }
+    known = run("import keras, vit_keras; print(*keras.saving.get_custom_objects(), sep='\\n')", tmp_path)
+    assert len(classes) > 30 and not classes - {*known.splitlines()}
 
 
 LIGHT = """

@@ -12,7 +12,8 @@ from PIL import Image
 from support import noise
 
 from vit_keras import utils, vit
-from vit_keras.preprocess import GOOGLE, IMAGENET, INTERPOLATIONS, PRESETS, Preprocess, Preprocessing
+from vit_keras.preprocess import GOOGLE, IMAGENET, PRESETS, Preprocess, Preprocessing
+from vit_keras.resampling import PICTURES
 
 PLAIN = {"mean": 0.0, "std": 1 / 255}  # the result is the pixels
 CROPS = [(None, "center"), (0.875, "center"), (0.9, "squash")]
@@ -99,7 +100,7 @@ def test_squashing_and_cropping():
 # ---------------------------------------------------------------------------------------------- the layer
 
 
-@pytest.mark.parametrize("interpolation", INTERPOLATIONS)
+@pytest.mark.parametrize("interpolation", PICTURES)
 @pytest.mark.parametrize(("crop", "mode"), CROPS)
 def test_the_layer_does_what_numpy_and_pillow_do(interpolation, crop, mode):
     """Equal but for values half-way between two grey levels, which these sizes have many of.
@@ -115,11 +116,11 @@ def test_the_layer_does_what_numpy_and_pillow_do(interpolation, crop, mode):
             assert (difference > 0.5).mean() <= 0.02
 
 
-@pytest.mark.parametrize("interpolation", INTERPOLATIONS)
+@pytest.mark.parametrize("interpolation", PICTURES)
 def test_what_would_be_wrong_is_further_off(interpolation):
     """The comparison above tells one filter from another."""
     image = noise(300, 128, 3)
-    ways = [w for w in INTERPOLATIONS if w != interpolation]
+    ways = [w for w in PICTURES if w != interpolation]
     result = run(Preprocess(Preprocessing(image_size=64, interpolation=interpolation, **PLAIN)), image[None])
     for other in ways:
         expected = Preprocessing(image_size=64, interpolation=other, **PLAIN)(image)
@@ -157,7 +158,7 @@ def test_floats_of_a_batch_have_one_range(dark):
             *(interpolation, *crop, size),
             marks=() if interpolation in ("bilinear", "lanczos", "box", "nearest") and n == k % 6 else pytest.mark.slow,
         )
-        for k, interpolation in enumerate(INTERPOLATIONS)
+        for k, interpolation in enumerate(PICTURES)
         for n, (crop, size) in enumerate(itertools.product(CROPS, SIZES))
     ],
 )

@@ -62,8 +62,8 @@ def convert(
             format huggingface also a folder for transformers. It appears only when it is complete.
         format: Naming of the arrays in a .npz or .safetensors file or in a folder: `"google"`, `"timm"`,
             `"huggingface"`, or a family that `vit-keras inspect` prints; `None`: google in .npz, timm in .safetensors.
-        image_size: Input size of the new model in pixels; `"native"`: that of the source. `(height, width)`, or one
-            integer for a square. With `None`, the model takes images of any size.
+        image_size: Input size of the new model in pixels; `"native"`: that of the source; `None` (any on the command
+            line): images of any size. `(height, width)`, or one integer for a square.
         **options: Options of `from_checkpoint`, such as `family` and `key`, and fields of `ViTConfig`.
 
     Returns:

@@ -107,7 +107,7 @@ class Measurement:
         """Train a model on a table."""
         data = training.image_table(
             table,
-            root=self.folder,
+            images_dir=self.folder,
             task="single",
             class_names=self.classes,
             model=model,

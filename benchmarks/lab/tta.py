@@ -22,7 +22,7 @@ def results(model, folder, paths, labels):
     """Return `(accuracy in %, cross-entropy)` by each of `VIEWS`."""
     rows, found = {"image": [str(path.relative_to(folder)) for path in paths]}, []
     for tta in VIEWS:
-        table = training.predict_table(rows, [model], folder, image="image", tta=tta, values="probabilities")
+        table = training.predict_table(rows, [model], folder, image_column="image", tta=tta, values="probabilities")
         shares = table[[str(n) for n in range(labels.max() + 1)]].to_numpy()
         cross_entropy = -np.log(shares[np.arange(len(labels)), labels]).mean()
         found.append((100 * np.mean(shares.argmax(axis=1) == labels), cross_entropy))

@@ -366,9 +366,9 @@ import sys
 from vit_keras import checkpoints
 heavy = "keras tensorflow jax torch numpy h5py rich PIL".split()
 checkpoints.available(source="timm")
-here = checkpoints.find("vit_cifar10")
-assert checkpoints.is_local(here)
-path = checkpoints.fetch("vit_cifar10")
+here = checkpoints.locate.find("vit_cifar10")
+assert checkpoints.locate.is_local(here)
+path = checkpoints.locate.fetch("vit_cifar10")
 print([name for name in heavy if name in sys.modules])
 import vit_keras.checkpoints.download
 assert len(checkpoints.readers.open_weights(path)) > 0

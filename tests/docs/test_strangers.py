@@ -122,8 +122,6 @@ def test_a_torch_data_loader():
 def test_grain():
     """Of which Keras knows no length: what it does with unknown lengths of tf.data holds here too."""
     grain = pytest.importorskip("grain")
-    if tuple(map(int, keras.__version__.split(".")[:2])) < (3, 11):
-        pytest.skip("this Keras takes no Grain datasets")
     data = grain.MapDataset.source(list(zip(*pictures()))).shuffle(seed=0).batch(8)
     finetune = recipe("finetune", learning_rate=3e-3)
     model = backbone()

@@ -230,7 +230,7 @@ def test_a_step_is_that_of_the_images_one_by_one():
     alone.compile(keras.optimizers.SGD(1.0), loss, run_eagerly=keras.backend.backend() != "jax")
     for picture, label in zip(pictures, labels):
         alone.set_weights(start)
-        alone.reset_metrics()  # Keras 3.10 returns the mean of all batches until then
+        alone.reset_metrics()
         losses.append(float(alone.train_on_batch(picture[None], label[None])))
         for total, new, old in zip(expected, alone.get_weights(), start, strict=True):
             total += (new - old) / len(pictures)

@@ -152,7 +152,7 @@ def test_a_run_leaves_what_it_reports(images, tmp_path, seed):
     name, changes = options["recipe"]
     output, refused = tmp_path / "run", None
     try:
-        options = {**options, **read, "recipe": recipe(name, **changes)}
+        options = {**options, **read, "recipe": recipe(name, **changes), "refit": False}
         result = finetuned(model, source, output, options, stopped_at=seed % 3)
     except ValueError as error:
         refused = error

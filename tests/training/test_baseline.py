@@ -137,9 +137,9 @@ def test_class_means_are_compared_by_their_angles():
 def test_the_verdict_depends_on_the_interval(right, accuracy, said, ships):
     counts = dict(zip(("class means", "linear probe"), right))
     found = Baseline({"nearest neighbors": 99, **counts}, 100, 400, 3.0, max(counts, key=counts.get))
-    verdict = found.verdict(accuracy)
+    verdict = found.verdict(accuracy, "ship probe.keras")
     assert said in verdict and "nearest neighbors 99.0%" in verdict and ships == ("ship" in verdict)
-    assert found.verdict(accuracy, decides=False).endswith(f"{accuracy:.1%}.")
+    assert found.verdict(accuracy, "ship probe.keras", decides=False).endswith(f"{accuracy:.1%}.")
 
 
 @pytest.mark.parametrize("how", [{"metric": "macro_f1"}, {"balance": "weights"}])

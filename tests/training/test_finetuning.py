@@ -161,7 +161,7 @@ class Clock:
 
     def __init__(self, monkeypatch, first, count, later):
         self.now, self.steps = 1000.0, 0
-        for each in (running, module):
+        for each in (running, module, request, tuning):
             monkeypatch.setattr(each, "time", types.SimpleNamespace(monotonic=self.read, perf_counter=self.read))
 
         def on_train_batch_begin(watch, batch, logs=None):
@@ -296,7 +296,6 @@ def test_the_report_says_how_many_images_each_model_has_learned(finished, photos
 def test_all_images_are_learned_if_the_time_limit_leaves_enough(photos, tmp_path, monkeypatch, refits):
     """Three epochs of four steps, each of ten seconds, and those that are timed; five steps make an epoch of all."""
     Clock(monkeypatch, 10, 100, 10)
-    monkeypatch.setattr(request, "time", running.time)
     result = finetune(tiny(), photos, output=tmp_path / "run", minutes=12 if refits else 4.5, **SETTINGS)
     assert len(result.history["loss"]) == 3 and result.refit == refits
 

@@ -20,6 +20,8 @@ ROOT = __name__.partition(".")[0]
 
 SAVED = (
     "layers",
+    "layers.mixer",
+    "layers.patches",
     "preprocess.layer",
     "model",
     "packing.model",

@@ -46,7 +46,8 @@ def load_model(
         filepath: The file; the folder that `training.finetune` wrote, to open its `model.keras`; or the folder that
             `keras.callbacks.OrbaxCheckpoint` wrote on any number of devices, to open its last checkpoint.
         custom_objects: Additional classes by name; the classes of this package are known.
-        compile: Whether to compile the model as it was when it was saved.
+        compile: Whether to compile the model as it was when it was saved, except for `jit_compile`, which the backend
+            chooses.
         safe_mode: Whether to refuse Lambda layers. The one of vit-keras 0.x is replaced, not run.
 
     Returns:

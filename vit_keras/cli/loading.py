@@ -28,7 +28,7 @@ def opened(
         model: Factory such as vit_b16, published name, or saved model (.keras, .h5); `None`: the model of --weights, or
             vit_ti16.
         weights: Published name (see `vit-keras models`), weight file, or URL; `None`: the recommended ImageNet-1k
-            weights of --model.
+            weights of the model.
         family: Checkpoint family, such as timm; `None`: detected from the names of the arrays.
         key: State dict to read if a PyTorch file has several, such as model_ema.
         set: Set a field of ViTConfig, such as num_heads=6, that the file does not store or that you want to change; may

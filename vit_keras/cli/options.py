@@ -99,7 +99,7 @@ def setting(text: str) -> Setting:
 
 def image_size(text: str) -> tuple[int, int] | str:
     """Return `(height, width)` of `224` or `96x64`; `"native"` stays."""
-    if text == "native":
+    if text in ("auto", "native"):
         return text
     size = re.fullmatch(r"([1-9]\d{0,5})(?:[x×]([1-9]\d{0,5}))?", text)
     if not size:

@@ -44,7 +44,7 @@ COMMANDS = {
     ),
     "evaluate": Command(
         "cli.training.evaluate",
-        "flowers-ti16/model.keras flowers --only flowers-ti16/split.json",
+        "flowers-ti16/model.keras new-flowers",
         ("training.evaluation.evaluate",),
         "progress",
     ),

@@ -63,6 +63,7 @@ def zero_shot(
         template: Sentences in which {} is replaced by each text, such as 'a photo of a {}.'; several are averaged;
             default: the text alone.
         tokenizer: Folder of the tokenizer; default: the folder of --model.
+        top: Number of texts to print; default: all.
     """
     settings = settings_of(**taken(options))
 

@@ -53,8 +53,7 @@ def evaluate(
     if path is not None:
         check_html(path)
         check_output([path])
-    classifier = open_model(model)
-    found = evaluation.evaluate(classifier, folder, progress=sys.stderr.isatty(), **options)
+    found = evaluation.evaluate(model, folder, progress=sys.stderr.isatty(), **options)
     if json:
         print(as_json(found.to_dict(), indent=2))
     else:
@@ -62,6 +61,7 @@ def evaluate(
         print(f"{found.headline}\n")
         print_table([title.upper() for title in header], rows, "<" + ">" * (len(header) - 1))
     if path is not None:
+        classifier = open_model(model)
         root = folder_of(folder, options.get("images_dir")) if is_table(folder) else folder
         page = report(
             found,

@@ -28,7 +28,7 @@ import numpy as np
 from .._internal.bounds import LIMIT_CHANNELS
 from .._internal.imports import attach
 from .._internal.validate import as_array, check_fields, is_number, positive_integer, size_pair
-from ..resampling import PICTURES, picture_filter
+from ..resampling import picture_filter
 from .images import check_readable, read, resize_in_steps
 from .json_formats import IMAGENET_MEAN, IMAGENET_STD, hugging_face_fields, timm_fields
 from .pixels import gray_levels, in_tensorflow_graph, is_plausible_range, rescaled, to_uint8
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = ["GOOGLE", "IMAGENET", "PRESETS", "Preprocess", "Preprocessing"]
 
-INTERPOLATIONS = PICTURES
-"""How images can be resized; see `vit_keras.resampling`."""
 _AT_ONCE = 1 << 20  # pixels that are in float64 at one time
 
 

@@ -41,7 +41,7 @@ def serve(
 ) -> None:
     """Serve a model over HTTP, with a web page to try it.
 
-    Runs until Ctrl-C or SIGTERM, and then answers the requests that it has accepted. A second signal ends it at once.
+    Runs until Ctrl-C or SIGTERM, and then answers the requests that it has accepted.
 
     Args:
         model: Exported file (.onnx, .xml, or the folder of a SavedModel), or what `vit_keras.open_model` opens, such as

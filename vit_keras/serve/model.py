@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import io
 import json
 import math
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -76,7 +78,7 @@ class ServedModel:
         except Exception as error:  # runtimes raise errors of any kind
             raise ValueError(
                 f"{path} cannot be served: {error or type(error).__name__}. Pass a model of 1 or 3 channels, or its "
-                "file as vit_keras.export(model, path, preprocessing=True) writes it: ONNX, OpenVINO or SavedModel."
+                "file as vit_keras.export(model, path) writes it, without batch_size=: ONNX, OpenVINO or SavedModel."
             ) from error
 
     def answers(
@@ -234,10 +236,12 @@ def _openvino(path: Path, threads: int | None) -> Opened:
 
 
 def _saved_model(path: Path, threads: int | None) -> Opened:
-    os.environ["KERAS_BACKEND"] = "tensorflow"  # TensorFlow imports Keras, and crashes next to PyTorch
+    if "keras" not in sys.modules:
+        os.environ["KERAS_BACKEND"] = "tensorflow"  # TensorFlow imports Keras, and crashes next to PyTorch
     tf = needed("tensorflow", "tensorflow")
     if threads:
-        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        with contextlib.suppress(RuntimeError):  # TensorFlow computes already, with its own number
+            tf.config.threading.set_intra_op_parallelism_threads(threads)
     loaded = tf.saved_model.load(os.fspath(path))
     function = loaded.signatures["images"]
 

@@ -97,12 +97,12 @@ RECIPE_TABLE = {
     ),
     "lp_ft": dict(
         _FINETUNE,
-        source="LP-FT (arXiv 2202.10054): the head first, then everything; the rates are those of finetune",
+        source="LP-FT (arXiv 2202.10054): the head first, then everything; the rates of finetune from 60 steps on",
         unfreeze_at=(0.3,),
     ),
     "gradual": dict(
         _FINETUNE,
-        source="ULMFiT (arXiv 1801.06146), section 3.3: the upper layers first; the rates are those of finetune",
+        source="ULMFiT (arXiv 1801.06146), section 3.3: the upper layers first; the rates of finetune from 60 steps on",
         unfreeze_at=(0.1, 0.2, 0.3, 0.4),
     ),
     "lora": dict(

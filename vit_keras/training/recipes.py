@@ -123,7 +123,8 @@ class Recipe:
         augment_from: Number of steps from which on `finetune` augments (see `for_steps`). 0 if the augmentation is
             changed and this is not.
         gentle_below: Number of steps that all images make in all epochs below which `finetune` trains at a quarter of
-            the rate and a layer decay of 0.9 (see `for_model`). 0 if the layer decay is changed and this is not.
+            the rate and a layer decay of 0.9 (see `for_model`). 0 if the layer decay is changed and this is not. It has
+            no effect with a `learning_rate` of your own.
         flip_test: Whether `finetune` tests if the images can be mirrored (`flip_test`), and else leaves the flips of
             the augmentation out. False if the augmentation is changed and this is not.
         dtype: Keras dtype policy in which `finetune` trains the model, or `None` for the model's own.

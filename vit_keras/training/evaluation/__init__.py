@@ -89,7 +89,7 @@ def evaluate(
         UserWarning: Damaged images or empty folders were left out; or `only` is of a model that has learned the images.
 
     Example:
-        >>> evaluate("finetuned/model.keras", "flowers", only="finetuned/split.json").accuracy  # doctest: +SKIP
+        >>> evaluate("finetuned/model.keras", "new-flowers").accuracy  # doctest: +SKIP
         0.91
     """
     one_of(errors, "errors", ("raise", "skip"))
@@ -191,8 +191,8 @@ def _chosen(paths: Sequence[str], only: Any, model: Any) -> np.ndarray:
         is_probe = isinstance(model, (str, os.PathLike)) and expanded(model).name == "probe.keras"
         if split.get("refit") and not is_probe:
             warn_caller(
-                f"The model.keras next to {file} has learned these images too. Its accuracy before is in report.html "
-                "and history.json. Evaluate it on new images."
+                f"The model.keras next to {file} has learned these images too. The accuracy before that is in "
+                "report.html and history.json. Evaluate it on new images."
             )
     wanted = {*map(str, only)}
     missing = sorted(wanted.difference(paths))

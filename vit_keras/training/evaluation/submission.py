@@ -63,8 +63,8 @@ def predict_table(
         models: Models, or paths of saved ones, such as one for each fold; predictions of several are averaged. Their
             tasks, and the names of their classes, must be the same.
         images_dir: Folder of the images; `None`: the folder of the table. Without a file, paths are taken as they are.
-        image_column: Column of the images, with or without suffix; `None`: the first column. It is the first of the
-            sample, if the table has that one.
+        image_column: Column of the images, whose names may lack the suffix; `None`: the first column. It is the first
+            of the sample, if the table has that one.
         sample: Sample submission; the result gets its columns, in its order, and its ids. Its first column holds the
             ids. The ids in it and those in the table must be the same.
         output: File to write: .csv, .tsv or .parquet; its folder is made.

@@ -90,8 +90,8 @@ def finetune(
     """Fine-tune a model on a folder of images, one subfolder for each class, or on a table, and write a report.
 
     A part of the images is held out, the same share of each class, and the model is measured on them after the last
-    epoch. If the images are few, it is then trained anew on all of them by the same plan, and this model is saved: it
-    is the better one, and the report says that the measured one had learned fewer. A call that was interrupted
+    epoch. If the images are few, it is then trained anew on all of them by the same plan. This model is saved: it is
+    usually better, and the report says that the measured one had learned fewer. A call that was interrupted
     continues when it is made again, to the same result.
 
     The loss follows the task: cross-entropy over the classes, one of its own for each of several labels, or the mean
@@ -144,14 +144,15 @@ def finetune(
             (`Recipe.head`), or else at zero. A test finds out whether mirror images keep their labels
             (`Recipe.flip_test`). The report also has near-duplicates, a learning curve and likely wrong labels.
         calibrate: Whether to calibrate the probabilities on the held-out images (see `vit_keras.training.calibrate`).
-            No predicted class changes. It costs nothing.
+            No predicted class changes. It costs nothing. A model that is then trained on all images gets the
+            temperature of the measured one.
         output: Folder for the results; it is made.
         overwrite: Whether to start over if `output` has a finished run, or one with other settings.
         seed: Seed of the split, the order of the images and the augmentation.
         errors: What to do with damaged images: `"raise"` an error, or `"skip"` them with a warning.
         mistakes: Largest number of mistakes in the report.
-        refit: Whether to train on all images at the end, those held out too, if that takes fewer than 400 steps, and
-            if the time limit leaves enough for it after all epochs. It more than doubles the time. Folds are not
+        refit: Whether to train on all images at the end, those held out too. It is done if it takes fewer than 400
+            steps, and if the time limit leaves enough after all epochs. It more than doubles the time. Folds are not
             trained again: each model of a fold is the one that was measured.
         command: The command to show in the report.
         progress: Whether to print what happens.

@@ -74,12 +74,12 @@ class Baseline:
         others = "; ".join(f"{name} {n / self.held_out:.1%}" for name, n in self.right.items() if name != self.best)
         return f"{self.best} {self.accuracy:.1%} (95 % interval: {low:.1%} to {high:.1%}); {others}"
 
-    def verdict(self, accuracy: float, saved: str = "probe.keras", *, decides: bool = True) -> str:
-        """Return which model to ship if fine-tuning gave this accuracy, or both accuracies if it does not decide."""
+    def verdict(self, accuracy: float, advice: str, *, decides: bool = True) -> str:
+        """Return whether fine-tuning to this accuracy helped, with advice if not, or both accuracies alone."""
         found = f"Without fine-tuning, of {self.held_out:,} held-out images, classifiers of the model's features have "
         found += f"right: {self.text}. Fine-tuning gave {accuracy:.1%}."
         if decides and self.accuracy >= accuracy:
-            return f"{found} It did not help: ship {saved}, or train longer or on more images."
+            return f"{found} It did not help: {advice}."
         if decides and accuracy <= wilson(self.accuracy, self.held_out)[1]:
             return f"{found} Only more held-out images would tell whether it helped."
         return found

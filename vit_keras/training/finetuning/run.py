@@ -10,6 +10,7 @@ import dataclasses
 import json
 import math
 import os
+import shutil
 import time
 import warnings
 from pathlib import Path
@@ -137,18 +138,14 @@ class RunState:
             if not other:
                 flips = found.pop("flip_test")
                 vars(self).update(found, flip_test=flips and FlipTest(**flips), begun=True)
-            elif not overwrite:
+            elif overwrite:
+                shutil.rmtree(folder)
+            else:
                 raise ValueError(
                     f"{folder.parent} has an unfinished run with another {', '.join(other)}. Repeat the first call to "
                     "continue it, name another folder (output=, --output), or start over (overwrite=True, --overwrite)."
                 )
         self._since = time.monotonic()
-
-    @staticmethod
-    def batch_size(folder: Path) -> int | None:
-        """Return the images in a step of the unfinished run in a folder; `None` if there is none."""
-        file = folder / "state.json"
-        return json.loads(file.read_text(encoding="utf-8"))["settings"]["batch_size"] if file.exists() else None
 
     @property
     def _file(self) -> Path:

@@ -100,9 +100,9 @@ def with_head(
 def scale_head(model: keras.Model, scale: np.ndarray | float, shift: np.ndarray | float) -> None:
     """Let a model return `scale` times its outputs plus `shift`, by changing the weights of its heads."""
     for head in heads(model):
-        kernel, bias = (keras.ops.convert_to_numpy(variable) for variable in (head.kernel, head.bias))
-        head.kernel.assign(kernel * scale)
-        head.bias.assign(bias * scale + shift)
+        head.kernel.assign(keras.ops.convert_to_numpy(head.kernel) * scale)
+        if head.use_bias:
+            head.bias.assign(keras.ops.convert_to_numpy(head.bias) * scale + shift)
 
 
 def _without_prior(model: keras.Model, recipe: Recipe, train: ImageFolder) -> dict[str, Any]:

@@ -71,6 +71,9 @@ class Trainings(Request):
 
     def _frozen(self, pairs: Sequence[Pair]) -> FrozenFeatures | None:
         """Return the features of all images before the training, if wanted, and set the batch size that time allows."""
+        run = RunState(
+            self.output / ".state", self.settings(), self.overwrite
+        )  # or an error, before all that takes long
         for number, (_, held_out) in enumerate(pairs):
             self._check_metric(held_out.rows, "the held-out part" if len(pairs) == 1 else f"fold {number}")
         frozen = None
@@ -78,7 +81,7 @@ class Trainings(Request):
             frozen = FrozenFeatures.of(self.given, *pairs[0], seconds=self.seconds, seed=self.seed)
         if self.batch_size is not None:
             return frozen
-        size = None if self.overwrite else RunState.batch_size(self.output / ".state")
+        size = run.settings["batch_size"] if run.begun else None
         if size is None and frozen is not None and (left := self.left(len(pairs))) is not None:
             size = self.recipe.batch_for(images_within(left, frozen.seconds / len(frozen.rows)))
             size = min(size, pairs[0][0].batch_size)
@@ -140,7 +143,10 @@ class Trainings(Request):
         told["refit"] = again and {"seconds": again.run.seconds, "history": again.run.history}
         probed = None
         if baseline is not None:
-            self.notes.append(baseline.verdict(evaluation.accuracy, decides=self._accuracy_decides))
+            advice = "ship probe.keras, or train longer or on more images"
+            if again is not None:  # no number tells how good this model is
+                advice = "compare probe.keras with model.keras, which has learned all images, on new ones"
+            self.notes.append(baseline.verdict(evaluation.accuracy, advice, decides=self._accuracy_decides))
             self.say(self.notes[-1])
             if self._accuracy_decides and baseline.probe is not None and baseline.accuracy >= evaluation.accuracy:
                 probed, _ = with_head(self.given, train.image_size, self.data.names, self.data.task, keep=False)
@@ -276,8 +282,8 @@ class Trainings(Request):
         ]
         if all("before_training" in result for result in done):
             before = Baseline.joined([result["before_training"] for result in done])
-            probes = "linear probes (training.linear_probe)"
-            self.notes.append(before.verdict(evaluation.accuracy, probes, decides=self._accuracy_decides))
+            advice = "ship linear probes (training.linear_probe), or train longer or on more images"
+            self.notes.append(before.verdict(evaluation.accuracy, advice, decides=self._accuracy_decides))
             told["before_training"] = before.to_dict()
         by = None
         if self.calibrate:
@@ -320,7 +326,8 @@ class Trainings(Request):
 
 def _remark_on_refit(training: Training, again: Training | None) -> str:
     """Return which model was measured, and which images the saved one has learned."""
-    learned, held_out = (f"{len(part.paths):,}" for part in training.parts)
+    train, held_out = training.train, f"{len(training.parts[1].paths):,}"
+    learned = f"{min(len(train.paths), training.steps * train.batch_size):,}"
     measured = f"All numbers are those of a model that learned {learned} images and had not seen the {held_out}"
     if again is not None:
         everything = f"{len(again.train.paths):,} images ({duration(again.run.seconds)})"
