@@ -75,7 +75,7 @@ def test_what_is_better_than_the_training_is_saved_and_named(untrained, photos):
     found = evaluate(untrained.folder / "probe.keras", photos, only=untrained.folder / "split.json", progress=False)
     assert found.accuracy == pytest.approx(told["right"][told["best"]] / 6)
     page = (untrained.folder / "report.html").read_text("utf-8")
-    assert "ship probe.keras" in page and told["best"] in page
+    assert "probe.keras" in page and told["best"] in page
 
 
 def test_a_probe_that_is_saved_is_calibrated_too(photos, tmp_path):

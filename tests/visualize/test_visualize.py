@@ -14,6 +14,7 @@ from recordings import grey_image
 from support import far_from_uniform, noise
 
 from vit_keras import layers, visualize, vit
+from vit_keras.visualize.recorder import attention_scores
 
 BACKEND = keras.backend.backend()
 
@@ -168,7 +169,7 @@ def of_kind(kind):
 def test_scores_are_those_that_the_blocks_return(kind):
     model = of_kind(kind)
     inputs = vit.preprocess_inputs(noise(1, *model.input_shape[1:]))
-    result = visualize.record(model, inputs, keep="attention", preprocess=None).attention
+    result = attention_scores(model, inputs)
     expected = scores_by_hand(model, inputs)
     assert result.dtype == np.float32 and result.shape == expected.shape
     np.testing.assert_allclose(result, expected, rtol=0, atol=SAME)
@@ -176,25 +177,23 @@ def test_scores_are_those_that_the_blocks_return(kind):
 
 
 def test_rows_of_the_scores_sum_to_1(tiny):
-    scores = visualize.record(
-        tiny, vit.preprocess_inputs(noise(2, 32, 32, 3)), keep="attention", preprocess=None
-    ).attention
+    scores = attention_scores(tiny, vit.preprocess_inputs(noise(2, 32, 32, 3)))
     assert scores.shape == (2, 2, 2, 17, 17)
     np.testing.assert_allclose(scores.sum(axis=-1), 1, rtol=0, atol=SAME)  # not so if dropout were active
 
 
 def test_mean_heads_is_the_mean_over_the_heads(tiny):
     inputs = vit.preprocess_inputs(noise(2, 32, 32, 3))
-    expected = visualize.record(tiny, inputs, keep="attention", preprocess=None).attention.mean(axis=2)
-    result = visualize.record(tiny, inputs, keep="attention", head_fusion="mean", preprocess=None).attention[:, :, 0]
+    expected = attention_scores(tiny, inputs).mean(axis=2)
+    result = attention_scores(tiny, inputs, mean_heads=True)
     np.testing.assert_allclose(result, expected, rtol=0, atol=SAME)
 
 
 def test_scores_follow_the_weights():
     model, inputs = build(), vit.preprocess_inputs(noise(1, 32, 32, 3))
-    before = visualize.record(model, inputs, keep="attention", preprocess=None).attention
+    before = attention_scores(model, inputs)
     model.set_weights([1.2 * w for w in model.get_weights()])
-    after = visualize.record(model, inputs, keep="attention", preprocess=None).attention
+    after = attention_scores(model, inputs)
     assert np.abs(after - before).max() > 0.01
     np.testing.assert_allclose(after, scores_by_hand(model, inputs), rtol=0, atol=SAME)
 
@@ -596,7 +595,7 @@ def test_the_map_follows_a_file_of_weights_that_brings_another_activation(tmp_pa
 def test_a_model_is_not_kept_alive():
     model = build(eagerly=False)
     visualize.attention_map(model, noise(32, 32, 3))
-    visualize.record(model, vit.preprocess_inputs(noise(2, 32, 32, 3)), keep="attention", preprocess=None)
+    attention_scores(model, vit.preprocess_inputs(noise(2, 32, 32, 3)))
     reference = weakref.ref(model)
     del model
     gc.collect()
@@ -608,7 +607,7 @@ def test_a_model_is_not_kept_alive():
 
 def test_a_model_without_a_vit():
     model = keras.Sequential([keras.Input((32, 32, 3)), keras.layers.Flatten(), keras.layers.Dense(3)], name="plain")
-    for read in (visualize.attention_map, visualize.record):
+    for read in (visualize.attention_map, attention_scores):
         with pytest.raises(ValueError, match="'plain', found 0"):
             read(model, noise(32, 32, 3))
 
