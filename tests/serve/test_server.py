@@ -42,7 +42,7 @@ def address(tiny):
 
 def test_the_answer_to_an_image(address):
     status, _, answer = ask(address, "/predict?top=3", IMAGE)
-    # what vit_keras.Preprocessing makes of it: resized to twice the size, of which the model takes the center
+    # as vit_keras.Preprocessing prepares it: resized to twice the size, and cut to the center
     expected = make_tiny_onnx.probabilities(resize_image(random_picture(), (32, 42), "bilinear_antialias")[None])[0]
     best = np.argsort(-expected)[:3]
     assert (status, answer["model"], answer["size"]) == (200, "tiny model", [48, 64])

@@ -48,7 +48,7 @@ def halves(count, share=0.8, seed=3):
 
 
 def test_flipped_labels_are_found():
-    """Of 5 % flipped labels most are found, nine in ten of what is found are such, and the class is right."""
+    """Most of the 5 % flipped labels are found, nine in ten findings are right, and so is the class."""
     features, labels = blobs()
     given, wrong = flipped(labels)
     found = learned(features, given, halves(len(given)))["likely_wrong_labels"]

@@ -9,7 +9,6 @@ import vit_keras
 from vit_keras import visualize
 from vit_keras.build import build
 from vit_keras.config import ViTConfig
-from vit_keras.visualize.recorder import attention_scores
 
 SMALL = {"image_size": 32, "patch_size": 4, "num_layers": 4, "hidden_size": 16, "num_heads": 2, "mlp_dim": 24}
 MERGED = (32, 16, 0, 0)
@@ -61,7 +60,7 @@ def test_where_merged_tokens_were_the_same_all_records_are_too():
         assert one.shape == other.shape and likeness(one, other) < 2e-4
     lenses = [visualize.patch_logit_lens(m, quadruplets()) for m in (model, merged)]
     assert likeness(*lenses) < 2e-4
-    scores = [attention_scores(m, np.zeros((1, 32, 32, 3), "float32")).shape for m in (model, merged)]
+    scores = [visualize.record(m, quadruplets()[:1], keep="attention").attention.shape for m in (model, merged)]
     assert scores == [(4, 1, 2, 65, 65)] * 2
 
 

@@ -14,7 +14,9 @@ from recordings import grey_image
 from support import far_from_uniform, noise
 
 from vit_keras import layers, visualize, vit
-from vit_keras.visualize.recorder import attention_scores
+from vit_keras.anatomy.parts import attention_blocks, find_vit
+from vit_keras.visualize.forward_pass import watch
+from vit_keras.visualize.plan import Plan
 
 BACKEND = keras.backend.backend()
 
@@ -32,6 +34,13 @@ def build(image_size=32, patch_size=8, layers=2, eagerly=True, **options):
 @pytest.fixture(scope="module")
 def tiny():
     return build(eagerly=False)  # what many tests run
+
+
+def attention_scores(model, inputs, *, mean_heads=False):
+    """What maps are computed from, for preprocessed inputs: (layers, batch, heads, tokens, tokens)."""
+    blocks = tuple(range(len(attention_blocks(find_vit(model)))))
+    plan = Plan(blocks, frozenset({"attention"}), "mean" if mean_heads else None)
+    return watch(model, np.asarray(inputs, "float32"), None, plan)["attention"]
 
 
 def scores_by_hand(model, inputs):

@@ -26,7 +26,7 @@ from .pictures import ModelInputs
 from .plan import Plan
 from .recording import GRADIENT_FUSIONS, Recording
 
-__all__ = ["Recorder", "attention_scores", "patch_logit_lens", "record"]
+__all__ = ["Recorder", "patch_logit_lens", "record"]
 
 
 def record(
@@ -166,14 +166,6 @@ class Recorder:
             predicted = watch(self.model, inputs, None, Plan(plan.layers))["logits"]
             classes = np.where(classes < 0, predicted.argmax(axis=-1), classes).astype("int32")
         return classes
-
-
-def attention_scores(model: keras.Model, inputs: np.ndarray, *, mean_heads: bool = False) -> np.ndarray:
-    """Return the attention `(layers, batch, heads, tokens, tokens)` of all blocks for preprocessed inputs."""
-    # Rows are queries. `mean_heads` leaves out the axis of the heads, and takes far less memory.
-    layers = tuple(range(len(attention_blocks(find_vit(model)))))
-    plan = Plan(layers, frozenset({"attention"}), "mean" if mean_heads else None)
-    return watch(model, np.asarray(inputs, "float32"), None, plan)["attention"]
 
 
 def patch_logit_lens(

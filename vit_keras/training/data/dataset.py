@@ -76,7 +76,7 @@ def image_folder(
 
     Every image is decoded once, at the start, which finds the damaged ones. Its pixels are kept in 8 bits, in a file
     that is mapped into memory. Images of a validation set, and those without a random crop, are resized exactly as the
-    model's preprocessing does it. Folders inside the folder of a class count too. Hidden files, and files that are no
+    model's preprocessing does it. Folders inside the folder of a class count too. Hidden files, and files that are not
     images, are ignored.
 
     A model that normalizes its inputs itself (with `Rescaling`, `Preprocess` or other operations before its ViT) is
@@ -94,9 +94,9 @@ def image_folder(
         validation_split: Share of every class to hold out, by the seed and the names of the files. A class of a single
             image stays in the training set.
         seed: Seed of everything random.
-        shuffle: Whether each epoch has a new order, or that of the names. `None`: a training set has, which is one with
-            an augmentation, or the first of a split; the second of a split has not. Any other dataset is shuffled once,
-            so that `paths` and `labels` are in the order of what `predict` returns.
+        shuffle: `True`: a new order in every epoch. `False`: the order of the names. `None`: `True` for a training set,
+            which has an augmentation or is the first of a split; `False` for the second of a split. Any other dataset
+            is shuffled once, so that `paths` and `labels` are in the order of what `predict` returns.
         augmentation: Augmentation of the training images. The second dataset of a split never has it.
         errors: What to do with damaged images and empty classes: `"raise"` an error, or `"skip"` them with a warning.
         label_mode: `"int"`: int32 class numbers. `"categorical"`: float32 one-hot; always so with mixup and cutmix.

@@ -69,11 +69,9 @@ class Trainings(Request):
 
     # --- what both have in common -------------------------------------------------------------------------------------
 
-    def _frozen(self, pairs: Sequence[Pair]) -> FrozenFeatures | None:
+    def _frozen(self, pairs: Sequence[Pair], settings: dict[str, Any]) -> FrozenFeatures | None:
         """Return the features of all images before the training, if wanted, and set the batch size that time allows."""
-        run = RunState(
-            self.output / ".state", self.settings(), self.overwrite
-        )  # or an error, before all that takes long
+        run = RunState(self.output / ".state", settings, self.overwrite)  # another run is an error before long work
         for number, (_, held_out) in enumerate(pairs):
             self._check_metric(held_out.rows, "the held-out part" if len(pairs) == 1 else f"fold {number}")
         frozen = None
@@ -130,7 +128,7 @@ class Trainings(Request):
     def one(self, train: ImageFolder, held_out: ImageFolder, everything: ImageFolder | None = None) -> FinetuneResult:
         """Train one model, measure it, train one on all images if there is time, and write a report."""
         pair = (train, held_out)
-        frozen = self._frozen([pair])
+        frozen = self._frozen([pair], self.settings())
         findings = () if frozen is None else analyze(frozen, self.data, [pair], seed=self.seed)
         for each in findings:
             for line in filter(None, (each.line, each.remark and f"Warning: {each.remark}")):
@@ -199,8 +197,9 @@ class Trainings(Request):
 
     def folds(self, pairs: Sequence[Pair]) -> FoldsResult:
         """Train one model for each fold, and write one report of all; folds that are finished are not trained again."""
-        frozen = self._frozen(pairs)
-        whole = self._begun(pairs)
+        settings = self._settings_of(pairs)
+        frozen = self._frozen(pairs, settings)
+        whole = self._begun({**settings, "batch_size": pairs[0][0].batch_size})  # which `_frozen` may have changed
         findings = () if frozen is None else analyze(frozen, self.data, pairs, seed=self.seed)
         done: list[dict[str, Any]] = []
         for number, pair in enumerate(pairs):
@@ -215,17 +214,19 @@ class Trainings(Request):
                 whole.begin(done[0]["epochs"], flips and FlipTest(**flips))
         return self._joined(pairs, done, whole, findings)
 
-    def _begun(self, pairs: Sequence[Pair]) -> RunState:
-        """Return the run of all folds: what it depends on, and the number of epochs, which all folds share."""
+    def _settings_of(self, pairs: Sequence[Pair]) -> dict[str, Any]:
+        """Return what the result of all folds depends on, without the batch size."""
         arrays = [self.data.labels, *(array for array in (self.data.weights,) if array is not None)]
-        settings = {
+        return {
             "images": digest(json.dumps([self.data.ids, self.data.names]), *arrays, *(part.rows for _, part in pairs)),
             "model": digest(self.given.name, *self.given.get_weights()),
-            "batch_size": pairs[0][0].batch_size,
             "image_size": pairs[0][0].image_size,
             **self.settings(),
             "calibrate": self.calibrate,
         }
+
+    def _begun(self, settings: dict[str, Any]) -> RunState:
+        """Return the run of all folds, which has the number of epochs that all share."""
         whole = RunState(self.output / ".state", settings, self.overwrite)
         if not whole.begun:  # what an earlier run has left is none of this one
             for left in results.models_of_folds(self.output):
