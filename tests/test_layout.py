@@ -24,6 +24,7 @@ FLOORS = [
     "model",
     "build",
     "backbone",
+    "copying",
     "opening",
     "converting",
     "text",

@@ -11,18 +11,19 @@ import numpy as np
 from PIL import Image
 
 from ._internal import finite
-from ._internal.validate import native_order, one_of, received
+from ._internal.validate import native_order, received
 from ._internal.warn import warn_caller
 from .anatomy.inputs import batch_preprocessing_of, check_batch, own_preprocessing, remember_preprocessing
+from .anatomy.outputs import labels_of, set_classes, task
 from .anatomy.parts import has_vit, quantization
+from .anatomy.settings import read_config
 from .backend import openvino
 from .backend.keras_internals import concrete, flat_layers
 from .backend.keras_speed import FastModel
 from .checkpoints import saved_models
 from .config import ViTConfig
-from .labels import TASKS, names
 from .layers import MlpBlock
-from .preprocess import GOOGLE, Preprocessing
+from .preprocess import Preprocessing
 
 if TYPE_CHECKING:
     from .checkpoints.loading import LoadReport
@@ -35,10 +36,10 @@ class VisionTransformer(FastModel):
     All attributes except `load_report` are saved with the model.
 
     Attributes:
-        config: The `ViTConfig` from which the model was built, with the activation that all MLPs have now; or `None`
-            in a copy that `keras.models.clone_model` made.
-        preprocessing: How the images of the checkpoint are prepared (`vit_keras.preprocess.Preprocessing`). The first
-            block stores it, so a functional model that a user builds from the model's tensors has it too.
+        config: The `ViTConfig` from which the model was built, with what was changed in its layers since; or `None` in
+            a copy that `keras.models.clone_model` made.
+        preprocessing: How the images of the checkpoint are prepared (`vit_keras.preprocess.Preprocessing`). The patch
+            embedding keeps it, as the next two, so any copy that Keras makes of the model has them too.
         labels: Names of the classes: a tuple, the name of a list of names (`"imagenet-1k"`), or `None`.
         task: The meaning of the outputs, one of `vit_keras.labels.TASKS`: `"single"`, one class of several; `"multi"`,
             independent labels; `"regression"`, numbers; `"ordinal"`, a number on the scale of the levels that `labels`
@@ -56,19 +57,14 @@ class VisionTransformer(FastModel):
     """
 
     _config: ViTConfig | None = None
-    _labels: tuple[str, ...] | str | None = None
-    task: str = "single"
     origin: str | None = None
     load_report: LoadReport | None = None
     range_checked: bool = False
 
     @property
     def config(self) -> ViTConfig | None:
-        """The `ViTConfig`, with the activation that all MLPs have now: weights bring theirs."""
-        config, activations = self._config, {mlp.activation for mlp in self._mlps()}
-        if config and len(activations) == 1 and isinstance(name := activations.pop(), str):
-            return config if name == config.mlp_activation else config.replace(mlp_activation=name)
-        return config
+        """The `ViTConfig`, with the epsilon, the activations and the rates that the layers have now."""
+        return self._config and read_config(self, self._config)
 
     @config.setter
     def config(self, config: ViTConfig | None) -> None:
@@ -80,11 +76,20 @@ class VisionTransformer(FastModel):
 
         Any sequence of names is stored as a tuple of `str`. `anatomy.class_names` returns the names in both cases.
         """
-        return self._labels
+        return labels_of(self)
 
     @labels.setter
     def labels(self, labels: Any) -> None:
-        self._labels = labels if labels is None or isinstance(labels, str) else tuple(map(str, names(labels) or ()))
+        set_classes(self, labels, self.task)
+
+    @property
+    def task(self) -> str:
+        """The meaning of the outputs, one of `vit_keras.labels.TASKS`."""
+        return task(self)
+
+    @task.setter
+    def task(self, task: str) -> None:
+        set_classes(self, self.labels, task)
 
     @property
     def preprocessing(self) -> Preprocessing:
@@ -279,15 +284,13 @@ class VisionTransformer(FastModel):
 
     def get_config(self) -> dict[str, Any]:
         settings = self.settings()
-        return {**super().get_config(), "vit": settings.pop("config"), **settings}
+        origin = {} if self.origin is None else {"origin": self.origin}
+        return {**super().get_config(), "vit": settings["config"], **origin}
 
     @classmethod
     def from_config(cls, config: Any, custom_objects: Any = None) -> Any:
         config = dict(config)
-        vit, preprocessing, labels, origin = (
-            config.pop(key, None) for key in ("vit", "preprocessing", "labels", "origin")
-        )
-        task = one_of(config.pop("task", "single"), "task", TASKS)
+        vit, origin = config.pop("vit", None), config.pop("origin", None)
         model = super().from_config(config, custom_objects)
         for layer in model.layers:
             if not layer.trainable:
@@ -295,8 +298,6 @@ class VisionTransformer(FastModel):
                 layer.trainable = True
                 layer.trainable = False
         model.config = None if vit is None else ViTConfig(**vit)
-        model.preprocessing = GOOGLE if preprocessing is None else Preprocessing.from_dict(preprocessing)
-        model.labels, model.task = labels, task
         model.origin = None if origin is None else str(origin)
         return model
 

@@ -30,6 +30,7 @@ from .checkpoints.saved_models import is_of_keras_hub, is_whole_model, load_mode
 from .checkpoints.settings import take_settings
 from .checkpoints.weights import Weights
 from .config import ViTConfig
+from .copying import keep_settings, with_vit
 from .model import VisionTransformer
 from .preprocess.layer import Preprocess
 from .variants import CIFAR10, FACTORIES, VARIANTS, variant_of
@@ -346,20 +347,26 @@ def _report_assumptions(model: VisionTransformer, config: ViTConfig, source: Any
         warn_caller(f"{source.path}: {warning}")
 
 
-def resize(model: keras.Model, image_size: ImageSize, *, dtype: Any = None, **options: Any) -> VisionTransformer:
+_OF_OUTPUTS = {"classes", "include_top", "pooling", "representation_size"}
+"""Options that change the outputs of a ViT, which the layers behind it are not made for."""
+
+
+def resize(model: keras.Model, image_size: ImageSize, *, dtype: Any = None, **options: Any) -> keras.Model:
     """Return the model for images of a different size: position embeddings are resampled, all other weights copied.
 
     Args:
-        model: A ViT, or a model that contains one. Only the ViT is returned; a warning names weights around it.
+        model: A ViT, or a model that contains one. The layers around it are copied too.
         image_size: Pixels of the new input, `(height, width)`, one integer for a square, or `None` for any size.
         dtype: Keras dtype policy of the new model, such as `"mixed_bfloat16"`; `None` for the model's own.
-        **options: Other fields of `ViTConfig` to change, such as `patch_size` (resampled as in FlexiViT) or `pooling`.
+        **options: Other fields of `ViTConfig` to change, such as `patch_size` (resampled as in FlexiViT). With another
+            head or pooling (`classes`, `include_top`, `pooling`, `representation_size`), only the ViT is returned.
 
     Returns:
-        A new `VisionTransformer`. The given model is not changed.
+        A new `VisionTransformer`, or a model like the given one around it. The given model is not changed.
 
     Raises:
-        ValueError: The size is not a whole number of patches, or the model's weights depend on it (a Mixer).
+        ValueError: The size is not a whole number of patches, the model's weights depend on it (a Mixer), or the layers
+            around the ViT cannot be copied.
 
     Example:
         >>> from vit_keras import vit
@@ -367,9 +374,9 @@ def resize(model: keras.Model, image_size: ImageSize, *, dtype: Any = None, **op
         >>> resize(model, (48, 64)).input_shape
         (None, 48, 64, 3)
     """
-    source = ModelWeights(model)
-    source.warn_of_ignored(replaced=options.keys() & {"classes", "include_top"})
-    vit, config = find_vit(model), ViTConfig(**source.architecture)
+    model = learner(model)
+    source, vit = ModelWeights(model), find_vit(model)
+    config = ViTConfig(**source.architecture)
     source.architecture |= {field: value for field, value in options.items() if field.endswith("_resize")}
     options = _with_implied(source, options)
     fields = {"image_size": image_size, "position_grid": source.grid() if image_size is None else None, **options}
@@ -380,21 +387,25 @@ def resize(model: keras.Model, image_size: ImageSize, *, dtype: Any = None, **op
         )
     resized = build(config := config.replace(**fields), dtype=dtype or vit.get_layer("embedding").dtype_policy)
     _load_and_describe(resized, source, source.preprocessing.image_size, resize_patches="patch_size" in options)
-    return resized
+    keep_settings(vit, resized, options)
+    if options.keys() & _OF_OUTPUTS:
+        return resized
+    return with_vit(model, vit, resized)
 
 
-def merge_tokens(model: keras.Model, r: int | Sequence[int]) -> VisionTransformer:
+def merge_tokens(model: keras.Model, r: int | Sequence[int]) -> keras.Model:
     """Return the model with token merging: it is faster and slightly less accurate (ToMe, arXiv 2210.09461).
 
     Each block merges r of its tokens into others with similar keys, so each block computes less than the one before.
     The weights are the same, and no training is needed.
 
     Args:
-        model: A ViT, or a model that contains one. Only the ViT is returned; a warning names weights around it.
+        model: A ViT, or a model that contains one. The layers around it are copied too.
         r: Number of tokens that each block merges, or one number for each block. 0 turns merging off.
 
     Returns:
-        A new `VisionTransformer` with `merge_tokens` in its `ViTConfig`. The given model is not changed.
+        A new `VisionTransformer` with `merge_tokens` in its `ViTConfig`, or a model like the given one around it. The
+            given model is not changed.
 
     Raises:
         ValueError: A block would have to merge more than half of its patches, or the patches of the model cannot be

@@ -12,9 +12,9 @@ from keras import ops
 from .._internal.validate import size_pair
 from .._internal.warn import warn_caller
 from ..backend.keras_internals import flat_layers, kept, origin
-from ..preprocess import GOOGLE, Preprocessing
+from ..preprocess import Preprocessing
 from ..preprocess.layer import Preprocess
-from .parts import blocks, find_vit, learner
+from .parts import blocks, find_vit, keeper, learner
 
 _NORMALIZING = (Preprocess, keras.layers.Rescaling, keras.layers.Normalization)
 _RESIZING = (Preprocess, keras.layers.Resizing, keras.layers.CenterCrop)
@@ -281,9 +281,9 @@ def _sizing(model: keras.Model) -> Any:
 
 def own_preprocessing(vit: keras.Model) -> Preprocessing:
     """Return the preprocessing of a ViT's checkpoint, or Google's if none was set."""
-    return next((block.preprocessing for block in blocks(vit)), None) or GOOGLE
+    return keeper(vit).preprocessing
 
 
 def remember_preprocessing(vit: keras.Model, preprocessing: Preprocessing) -> None:
     """Set the preprocessing of a ViT; see `own_preprocessing`."""
-    blocks(vit)[0].preprocessing = preprocessing
+    keeper(vit).preprocessing = preprocessing

@@ -12,7 +12,7 @@ import numpy as np
 from .. import labels
 from .._internal.validate import as_array, one_of
 from ..backend.keras_internals import origin
-from .parts import HEADS, blocks, checked, has_vit
+from .parts import HEADS, checked, keeper
 
 
 def outputs_of(model: keras.Model) -> list[Any]:
@@ -233,14 +233,14 @@ def class_names(model: keras.Model) -> tuple[str, ...] | None:
     count = shape[-1] if isinstance(shape, tuple) and len(shape) == 2 else None
     if task(model) in NUMBERS:
         return None
-    own = _owned(model, "labels")
+    own = labels_of(model)
     known = labels.names("imagenet-1k" if own is None and count == 1000 else own)
     return None if known is None or len(known) != count else known
 
 
 def output_names(model: keras.Model) -> tuple[str, ...] | None:
     """Return the names that belong to a model's task, or `None` if they are not known."""
-    return labels.names(_owned(model, "labels")) if task(model) in NUMBERS else class_names(model)
+    return labels.names(labels_of(model)) if task(model) in NUMBERS else class_names(model)
 
 
 def find_class(model: keras.Model, name: str) -> int:
@@ -316,34 +316,52 @@ def task(model: keras.Model) -> str:
         >>> task(vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2))
         'single'
     """
-    return _owned(model, "task") or "single"
+    return _known(model, "task") or "single"
 
 
-def _owned(model: keras.Model, attribute: str) -> Any:
-    """Return what the outermost of the models that the output comes through knows."""
-    owners = _classifiers(checked(model))
-    _give_stored(owners)
-    known = (getattr(owner, attribute, None) for owner in owners)
+def labels_of(model: keras.Model) -> tuple[str, ...] | str | None:
+    """Return the `labels` that belong to a model's outputs, whatever their number."""
+    found = _known(model, "labels")
+    return found if found is None or isinstance(found, str) else tuple(map(str, found))
+
+
+def _known(model: keras.Model, attribute: str) -> Any:
+    """Return what is known of the classes of a model: what a user set on a model of Keras', or what the ViT keeps."""
+    way, head = _way_to_head(model)
+    known = [vars(each).get(attribute) for each in way] + [keeper(*way[::-1]).classes.get(head, {}).get(attribute)]
     return next((value for value in known if value is not None and np.size(value)), None)
 
 
-def _give_stored(owners: list[keras.Model]) -> None:
-    """Give a model that was opened the names and the task that the ViT in it stores for it."""
-    block = _keeper(owners)
-    if block is None:
-        return
-    for owner in owners:
-        stored = block.outer_models[owner.name] if owner.name in block.unclaimed else None
-        if stored is not None and _fit(owner, stored["labels"], stored["task"]):
-            owner.labels, owner.task = tuple(stored["labels"]), stored["task"]
-            block.unclaimed.clear()  # the others were not in this file
+def set_classes(model: keras.Model, names: Any, task: str) -> None:
+    """Set the labels and the task of a model, and of all models whose outputs come from the same head."""
+    way, head = _way_to_head(model)
+    for each in way:
+        for attribute in ("labels", "task") & vars(each).keys():
+            delattr(each, attribute)
+    names = names if names is None or isinstance(names, str) else [str(name) for name in labels.names(names) or ()]
+    task = one_of(task, "task", labels.TASKS)
+    keeper(*way[::-1]).classes[head] = {
+        **({} if names is None else {"labels": names}),
+        **({} if task == "single" else {"task": task}),
+    }
 
 
-def _keeper(owners: list[keras.Model]) -> Any:
-    """Return the block that stores names and task for models of Keras' own, which do not save them; or `None`."""
-    if any(hasattr(owner, "settings") for owner in owners) or not has_vit(owners[0]):
-        return None
-    return next(iter(blocks(owners[0])), None)
+def _way_to_head(model: keras.Model) -> tuple[list[keras.Model], str]:
+    """Return the models that a model's first output comes through, and the name of the last layer with weights."""
+    way, operation, inputs = [], checked(model), []
+    while isinstance(operation, keras.Model) or not getattr(operation, "weights", ()):
+        if isinstance(operation, keras.Model):
+            way.append(operation)
+            inputs = getattr(operation, "outputs", None) or ()
+            if not inputs:  # a subclass of keras.Model: its layers are taken for a chain
+                operation = next((layer for layer in reversed(operation.layers) if layer.weights), None)
+                continue
+        if not inputs:
+            break
+        operation, inputs = origin(inputs[0])
+        inside = getattr(operation, "layer", None)  # of a wrapper
+        operation = inside if isinstance(inside, keras.Model) else operation
+    return way, getattr(operation, "name", "")
 
 
 def _fit(model: keras.Model, names: Sequence[str], task: str) -> bool:
@@ -355,9 +373,8 @@ def _fit(model: keras.Model, names: Sequence[str], task: str) -> bool:
 def name_classes(model: keras.Model, names: Sequence[str], task: str = "single") -> bool:
     """Attach names and a task to a model's outputs if their number fits.
 
-    They are saved with the model: by the `VisionTransformer` that the output comes from or, for a model of Keras' own
-    with a new head, by the first block of the ViT in it, under the model's name. Two heads on one ViT need models of
-    different names; so does a new head on an opened model, until it has names of its own.
+    They are saved with the model, and kept by copies of it: the ViT's patch embedding has them under the name of the
+    head, the last layer with weights. Two heads on one ViT need different names.
 
     Args:
         model: A ViT, or a model whose output comes from a ViT inside.
@@ -379,31 +396,5 @@ def name_classes(model: keras.Model, names: Sequence[str], task: str = "single")
     """
     fit = _fit(checked(model), names, task)
     if fit:
-        _give(model, tuple(names), task)
+        set_classes(model, names, task)
     return fit
-
-
-def pass_on_classes(model: keras.Model, vit: keras.Model) -> None:
-    """Give the names and the task of a ViT's classes to the models around it whose output is the ViT's."""
-    if vit is not model and vit in _classifiers(model):
-        _give(model, vit.labels, vit.task)
-
-
-def _give(model: keras.Model, names: Any, task: str) -> None:
-    """Give the same names and task to all models that the output comes through."""
-    owners = _classifiers(model)
-    for owner in owners:
-        owner.labels, owner.task = names, task
-    block = _keeper(owners)
-    if block is not None:
-        block.outer_models[model.name] = {"labels": list(names), "task": task}
-        block.unclaimed.discard(model.name)
-
-
-def _classifiers(model: keras.Model) -> list[keras.Model]:
-    """Return the model, and the models inside it that its output comes through, the outermost first."""
-    try:
-        inside = [*_way_back(outputs_of(model)[0], _keeps_classes)]
-    except ValueError:  # there is no graph
-        inside = [*getattr(model, "layers", ())][-1:]
-    return [model, *(layer for layer in inside if isinstance(layer, keras.Model) and layer is not model)]

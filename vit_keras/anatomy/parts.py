@@ -6,6 +6,7 @@ import contextlib
 import operator
 import os
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -13,8 +14,12 @@ import keras
 from .. import layers
 from .._internal.validate import is_number
 from ..backend.guarded import CheckedModel
-from ..backend.keras_internals import add_seed_generator, flat_layers
+from ..backend.keras_internals import flat_layers, kept, origin
+from ..layers._base import change_setting
 from ..layers.mixer import MixerBlock
+from ..layers.patches import Conv2D
+from ..layers.tokens import MeanToken
+from ..preprocess import GOOGLE
 
 HEADS = ("head", "head_dist")
 """Names of a ViT's layers that return classes."""
@@ -101,6 +106,13 @@ def blocks(model: keras.Model) -> list[keras.layers.Layer]:
     return [layer for layer in inside if isinstance(layer, (layers.TransformerBlock, MixerBlock))]
 
 
+def keeper(*models: keras.Model) -> Any:
+    """Return the patch embedding in the first of some models that has one, which keeps what Keras' copies must know."""
+    # A model of layers that are not ours keeps it itself, and a copy of it does not.
+    found = (layer for model in models for layer in flat_layers(model) if isinstance(layer, Conv2D))
+    return next(found, None) or kept(models[0], "known", lambda: SimpleNamespace(preprocessing=GOOGLE, classes={}))
+
+
 def attention_blocks(model: keras.Model) -> list[layers.TransformerBlock]:
     """Return the transformer blocks of a model in order."""
     found = [block for block in blocks(model) if isinstance(block, layers.TransformerBlock)]
@@ -120,6 +132,42 @@ def block_numbers(layers: Any, count: int) -> tuple[int, ...]:
     if not given or not all(-count <= n < count for n in given):
         raise ValueError(f"The model has the blocks 0 to {count - 1}. Received: layers={layers!r}")
     return tuple(sorted({n % count for n in given}))
+
+
+_LAST = (*HEAD, "Transformer_encoder_norm", "fc_norm", "token_and_mean", "tokens_average", "heads_average")
+_POOLING = (layers.ExtractToken, layers.AttentionPooling, MeanToken)
+
+
+def last_layer_of(vit: keras.Model) -> keras.layers.Layer:
+    """Return the last layer of a ViT as `build` makes it; a user may have put others behind it in the same graph."""
+    own = [each for each in vit.layers if each.name in _LAST or isinstance(each, (*_PARTS, *_POOLING))]
+    after = [each for each in vit.layers if each.name == "activation" and own[-1].name == "heads_average"]
+    return (after or own)[-1]
+
+
+def alone(vit: keras.Model) -> keras.Model:
+    """Return a ViT without the layers that a user has put behind it in the same graph, if any."""
+    last = last_layer_of(vit).output
+    if keras.tree.flatten(vit.output) == [last]:
+        return vit
+    before, waiting = {}, [last]
+    while waiting:
+        x = waiting.pop()
+        before[id(x)] = x
+        waiting += [each for each in origin(x)[1] if id(each) not in before]
+    return keras.Model([x for x in vit.inputs if id(x) in before], last, name=vit.name)
+
+
+def others_around(model: keras.Model) -> list[Any]:
+    """Return the layers and operations around the ViT in a model, at any depth, that change the outputs."""
+    vit, around = find_vit(model), []
+    own = {id(each) for each in alone(vit).operations}
+    for holder in flat_layers(learner(model)):
+        if isinstance(holder, keras.Model) and vit in flat_layers(holder):
+            around += getattr(holder, "operations", None) or holder.layers
+    silent = (keras.layers.InputLayer, keras.layers.Dropout, keras.layers.Identity)
+    found = [each for each in around if id(each) not in own and not isinstance(each, silent)]
+    return [each for each in found if not (isinstance(each, keras.layers.Layer) and vit in flat_layers(each))]
 
 
 def final_norm(vit: keras.Model) -> keras.layers.Layer | None:
@@ -243,28 +291,6 @@ def leaves(model: keras.Model) -> list[keras.layers.Layer]:
     ]
 
 
-def check_settings(vit: keras.Model) -> None:
-    """Check that the layers of a ViT agree with its `ViTConfig`, from which copies are made."""
-    vit = find_vit(vit)
-    config = getattr(vit, "config", None)
-    if config is None:  # of vit-keras 0.x, or a clone: the layers are all that says it
-        return
-    pooling = [layer for layer in vit.layers if isinstance(layer, layers.AttentionPooling)]
-    parts = [*blocks(vit), *pooling, *filter(None, [final_norm(vit)])]
-    for layer in (layer for part in parts for layer in flat_layers(part)):
-        for kind, name, field in (
-            (layers.MlpBlock, "activation", "mlp_activation"),
-            (keras.layers.LayerNormalization, "epsilon", "epsilon"),
-        ):
-            if isinstance(layer, kind) and getattr(layer, name) != getattr(config, field):
-                ours, theirs = getattr(layer, name), getattr(config, field)
-                raise ValueError(
-                    f"The layer {layer.name!r} of the model {vit.name!r} has {name}={ours!r}, its config "
-                    f"{field}={theirs!r}: another model or file made from it would compute something else. Set the "
-                    f"layer back, or build a model with this {field} and copy the weights."
-                )
-
-
 def set_rates(vit: keras.Model, dropout: float | None = None, stochastic_depth: float | None = None) -> None:
     """Change the rates of dropout and stochastic depth in the blocks of a model; compile it again afterwards."""
     given = {"dropout": dropout, "stochastic_depth": stochastic_depth}
@@ -272,11 +298,6 @@ def set_rates(vit: keras.Model, dropout: float | None = None, stochastic_depth: 
     for field, rate in given.items():
         if not (is_number(rate) and 0 <= rate < 1):
             raise ValueError(f"{field} must be a rate in [0, 1). Received: {rate!r}")
-    config = getattr(checked(vit), "config", None)
-    if config is not None and hasattr(config, "dropout"):  # not of a text tower
-        # The rate after the embedding followed the old one, and stays.
-        after_embedding = {"emb_dropout": config.embedding_dropout} if "dropout" in given else {}
-        vit.config = config.replace(**given, **after_embedding)
     found = blocks(vit)
     if any(given.values()) and any(getattr(block, "remat", False) for block in found):
         raise ValueError("Dropout and stochastic depth cannot go with remat. Build the model with remat=False.")
@@ -286,12 +307,6 @@ def set_rates(vit: keras.Model, dropout: float | None = None, stochastic_depth: 
                 layer.dropout = dropout
                 for part in (getattr(layer, "dropout_layer", None), *getattr(layer, "layers", ())):
                     if isinstance(part, keras.layers.Dropout):
-                        _set_rate(part, dropout)
+                        change_setting(part, "rate", dropout)
         if stochastic_depth is not None and hasattr(block, "drop_path"):
-            _set_rate(block.drop_path, stochastic_depth * n / max(len(found) - 1, 1))
-
-
-def _set_rate(dropout, rate):
-    dropout.rate = rate
-    if rate:
-        add_seed_generator(dropout)
+            change_setting(block.drop_path, "rate", stochastic_depth * n / max(len(found) - 1, 1))

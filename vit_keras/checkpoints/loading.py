@@ -17,7 +17,6 @@ from .._internal import finite
 from .._internal.bounds import about
 from .._internal.validate import see
 from .._internal.warn import warn_caller
-from ..anatomy.outputs import pass_on_classes
 from ..anatomy.parts import attention_blocks, find_vit, has_attention, patch_grid, prefix_names
 from ..positions import relative_position_rows, resize_position_embeddings, resize_relative_position_bias
 from ..resampling import resize_patch_kernel
@@ -150,8 +149,7 @@ def load_weights(
         resize_patches=resize_patches,
         verify=verify,
     )
-    if take_settings(vit, source, report.fresh):
-        pass_on_classes(model, vit)
+    take_settings(vit, source, report.fresh)
     return report
 
 

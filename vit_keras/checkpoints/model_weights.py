@@ -6,7 +6,7 @@ import dataclasses
 import math
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +16,19 @@ import numpy as np
 from .. import anatomy, layers
 from .._internal.warn import warn_caller
 from ..anatomy.inputs import own_preprocessing
+from ..anatomy.outputs import labels_of
 from ..anatomy.parts import (
+    alone,
     attention_blocks,
-    check_settings,
     dense_layers,
     find_vit,
     has_attention,
     heads,
     learner,
+    others_around,
     quantization,
 )
+from ..anatomy.settings import read_config
 from ..backend.keras_internals import full_kernel
 from ..config import ViTConfig
 from ..layers.tokens import MeanToken
@@ -66,18 +69,18 @@ class ModelWeights(Mapping[str, Any]):
     family: Family = family_named("keras")
 
     def __init__(self, model: keras.Model, path: str | os.PathLike[str] | None = None):
-        vit = find_vit(model)
+        found = find_vit(model)
+        vit = alone(found)
         self.path: str | Path = f"the model {vit.name!r}" if path is None else Path(path)
         self.variables: dict[str, Any] = canonical_variables(vit)
         self.shapes: dict[str, tuple[Any, ...]] = {
             name: tuple(variable.shape) for name, variable in self.variables.items()
         }
-        check_settings(vit)
-        config = getattr(vit, "config", None) or _infer_plain_config(vit, self.shapes)
+        config = getattr(found, "config", None) or read_config(vit, _infer_plain_config(vit, self.shapes))
         self.architecture: dict[str, Any] = dataclasses.asdict(config)
         self.preprocessing: Preprocessing = own_preprocessing(vit)
-        self.task, self.labels = anatomy.task(vit), getattr(vit, "labels", None)  # which a model gets when it is asked
-        self.origin: str | None = getattr(vit, "origin", None)
+        self.task, self.labels = anatomy.task(vit), labels_of(vit)
+        self.origin: str | None = getattr(found, "origin", None)
         self.published: None = None
         self.image_size: tuple[int, int] | None = config.image_size
         self._adapted = adapted_layers(vit)
@@ -86,24 +89,15 @@ class ModelWeights(Mapping[str, Any]):
             kept |= {id(dense.lora_kernel_a), id(dense.lora_kernel_b)}
         around = (variable for variable in learner(model).weights if id(variable) not in kept)
         self.ignored: tuple[str, ...] = tuple(getattr(variable, "path", variable.name) for variable in around)
-        self._nested = vit is not learner(model)
+        self._around = others_around(model)
         self._own_grid = self._grid = config.position_grid or config.grid
         self.positions: int | None = math.prod(self._grid) if self._grid and grids.has_positions(self.shapes) else None
 
-    def warn_of_ignored(self, remedy: str | None = None, replaced: Collection[str] = ()) -> None:
-        """Warn if there are weights around the ViT, such as a head, unless the caller asks for what replaces them."""
-        if self.ignored and not replaced:
-            kept = self.path if self._nested else f"the ViT of {self.path}"
-            around = f"without the weights around it: {some(self.ignored)}"
-            warn_caller(f"Only {kept} is kept, {around}. {remedy or self._rebuilding()}")
-
-    def _rebuilding(self) -> str:
-        """Return how a new ViT gets the layers around this one."""
-        if any(path.startswith("sentences/") for path in self.ignored):
-            return "Change model.image of the ImageText, and call zero_shot_classifier again."
-        if self._nested:
-            return "Pass find_vit(model), and build the layers around the result again."
-        return "Build these layers around the result again."
+    def warn_of_others(self, remedy: str) -> None:
+        """Warn if there are layers around the ViT, with weights or without, which no file of weights holds."""
+        if self._around:
+            names = some([f"{type(each).__name__} {each.name!r}" for each in self._around])
+            warn_caller(f"Only the ViT of {self.path} is kept, without what is around it: {names}. {remedy}")
 
     def settle(self, source_grid: tuple[int, int] | None = None, **_: Any) -> None:
         """Use `source_grid` as the grid of the positions; a model knows everything else."""

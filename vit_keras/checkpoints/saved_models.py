@@ -22,11 +22,11 @@ from typing import Any
 
 import keras
 
-from .. import anatomy
 from .._internal import finite
 from .._internal.bounds import LIMIT_INPUT, LIMIT_LAYERS, LIMIT_TEXT, shortened, too_many, too_much
 from .._internal.validate import expanded, path_text
-from ..backend.keras_internals import OPTIMIZERS_OF_TORCH, own_jit_compile
+from ..anatomy.parts import keeper
+from ..backend.keras_internals import OPTIMIZERS_OF_TORCH, flat_layers, own_jit_compile
 from . import keras_hub_json, orbax
 from .readers.sniff import Kind, kind_of
 
@@ -95,18 +95,19 @@ def load_model(
                     opened, custom_objects=custom_objects, compile=compile, safe_mode=safe_mode
                 )
             own_jit_compile(model)
-            _give_names(model)
+            _forget_other_heads(model)
     except Exception as error:  # zipfile, json, h5py and Keras raise many types
         raise ValueError(_why_not(path, error, config, custom_objects, compile)) from error
     finite.check_model(path, model)
     return model
 
 
-def _give_names(model: keras.Model) -> None:
-    """Let a model take the names that its ViT stores for it, and no model that is made of it later."""
-    anatomy.task(model)
-    for block in anatomy.blocks(model):
-        block.unclaimed.clear()
+def _forget_other_heads(model: keras.Model) -> None:
+    """Drop the classes of heads that are not in a file, so that no new head of the same name has them."""
+    inside = {layer.name for layer in flat_layers(model)}
+    classes = keeper(model).classes
+    for head in classes.keys() - inside:
+        del classes[head]
 
 
 def _from_orbax(path, custom_objects, compile, safe_mode):
@@ -119,7 +120,7 @@ def _from_orbax(path, custom_objects, compile, safe_mode):
         model = keras.saving.deserialize_keras_object(config, custom_objects=custom_objects, safe_mode=safe_mode)
         orbax.assign(state, model)
         own_jit_compile(model)
-        _give_names(model)
+        _forget_other_heads(model)
     except Exception as error:
         raise ValueError(_why_not(path, error, config, custom_objects, compile)) from error
     finite.check_model(path, model)

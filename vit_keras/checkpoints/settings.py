@@ -11,6 +11,8 @@ import keras
 from .. import anatomy
 from .._internal.warn import warn_caller
 from ..anatomy.inputs import remember_preprocessing
+from ..anatomy.outputs import labels_of, set_classes
+from ..anatomy.parts import alone
 from .architecture import has_map_prefix
 from .families.rules import NUMERICS
 from .model_weights import ModelWeights, canonical_variables
@@ -26,8 +28,9 @@ def take_settings(
     *,
     native: tuple[int, int] | None = None,
     is_new: bool = False,
-) -> bool:
-    """Give a ViT the preprocessing, classes and task that a file states; return whether it got a task."""
+) -> None:
+    """Give a ViT the preprocessing, classes and task that a file states."""
+    vit = alone(vit)
     # What the file does not state stays as it is, unless the model is new; classes and task need the file's head, which
     # is not among the `fresh` weights. `native` is the size that the weights were trained at, if the caller knows it.
     if is_new or "preprocessing" in source.stated:
@@ -37,11 +40,9 @@ def take_settings(
         remember_preprocessing(vit, stated.replace(image_size=size))
     has_head = any(name.startswith("head/") for name in canonical_variables(vit))
     if not has_head or any(name.startswith("head/") for name in fresh) or not (is_new or "task" in source.stated):
-        return False
-    if source.labels is not None or source.task != anatomy.task(vit):
-        vit.labels = source.labels
-    vit.task = source.task
-    return True
+        return
+    keep = source.labels is None and source.task == anatomy.task(vit)
+    set_classes(vit, labels_of(vit) if keep else source.labels, source.task)
 
 
 def warn_of_other_numerics(vit: keras.Model, source: Weights | ModelWeights) -> None:

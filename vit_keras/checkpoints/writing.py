@@ -19,6 +19,8 @@ import numpy as np
 from .._internal.atomic import check_writable, naming, put_together, workspace
 from .._internal.validate import expanded, instance
 from .._internal.warn import warn_caller
+from ..anatomy.parts import find_vit
+from ..anatomy.settings import check_config
 from ..config import ViTConfig
 from ..labels import names
 from . import architecture, grids, transformers_json
@@ -82,8 +84,9 @@ def save_weights(model: keras.Model, path: str | os.PathLike[str], format: str |
     path = expanded(instance(path, (str, os.PathLike), "path"))
     candidates = _candidates(path, format)
     weights = ModelWeights(model)
+    check_config(find_vit(model))
     family, arrays = _arrays(weights, candidates)
-    weights.warn_of_ignored("model.save keeps them.")
+    weights.warn_of_others("model.save(path), as .keras, keeps all.")
     if path.suffix == ".npz" and not path.is_dir():
         _warn_of_unstored_fields(path, family, arrays, weights)
         files = {path.name: lambda part: _write_npz(part, arrays)}

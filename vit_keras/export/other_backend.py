@@ -13,7 +13,6 @@ from typing import Any
 
 import keras
 
-from .. import anatomy
 from .formats import FORMATS
 from .plan import Plan
 from .running import ending
@@ -94,7 +93,7 @@ def _save(plan: Plan, name: str, path: Path, folder: Path) -> None:
             f"The model {plan.model.name!r} cannot be saved for the process that writes {path.name}, which needs the "
             f"backend {backend_for(name)}: {error}. Run with {_here(backend_for(name))} instead."
         ) from error
-    task = {"format": name, "path": os.path.abspath(path), "task": anatomy.task(plan.model), "options": options}
+    task = {"format": name, "path": os.path.abspath(path), "options": options}
     task["here"] = _here(backend_for(name))
     (folder / _TASK).write_text(json.dumps(task), encoding="utf-8")
 
@@ -114,7 +113,6 @@ def _work(folder: Path) -> dict[str, Any]:
             f"keras.saving.register_keras_serializable, or run with {task['here']}."
         }
     try:
-        model.task = task["task"]  # Keras does not save the task of a model around a ViT with a head
         plan = Plan.of(model, **task["options"])
         return {"notes": write_in_its_backend(plan, task["format"], Path(task["path"]))}
     except ValueError as error:

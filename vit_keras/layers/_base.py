@@ -10,8 +10,7 @@ from keras import ops
 
 from ..backend.backward import in_one_pass, layer_norm
 from ..backend.direct import Direct, may_skip_keras
-from ..backend.keras_internals import flat_layers, full_kernel, kernel_of
-from ..preprocess import GOOGLE, Preprocessing
+from ..backend.keras_internals import add_seed_generator, flat_layers, full_kernel, kernel_of
 from ._ops import linear, normalize
 
 _Class = TypeVar("_Class", bound=type)
@@ -79,15 +78,16 @@ _CALL = Dense.call
 
 
 class Composite(Direct, keras.layers.Layer):
-    """A layer made of others, whose configuration records quantization, adapters and freezing of the layers inside."""
+    """A layer made of others, whose configuration records what was changed in the layers inside."""
 
     # Keras saves the configuration of the outermost layer only, and would rebuild the layers inside without these
-    # changes. `dense` has the changes to each dense layer, and `frozen` the numbers of the weights that are not
-    # trainable.
+    # changes. `dense` has the quantization and adapter of each dense layer, `frozen` the numbers of the weights that
+    # are not trainable, and `inside` the settings that `build` did not choose: number of the layer, name, value.
 
-    def __init__(self, dense: Any = (), frozen: Any = (), **kwargs: Any):
+    def __init__(self, dense: Any = (), frozen: Any = (), inside: Any = (), **kwargs: Any):
         super().__init__(**kwargs)
         self._built_as = tuple(dense), tuple(frozen)
+        self._inside = tuple(inside)
 
     def __init_subclass__(cls, **kwargs: Any):
         """Let Keras find out what a subclass returns that has a `call` of its own."""
@@ -102,8 +102,11 @@ class Composite(Direct, keras.layers.Layer):
             cls.compute_output_spec = (keras.layers.Layer if has_shape else keras.Operation).compute_output_spec
 
     def change_as_configured(self) -> None:
-        """Apply the quantization, adapters and freezing in the configuration, at the end of `build`."""
+        """Apply the changes in the configuration to the layers inside, at the end of `build`."""
         changes, frozen = self._built_as
+        self._settings: Any = tuple(_settings(self).items())
+        for number, name, value in self._inside:
+            change_setting(flat_layers(self)[number], name, value)
         layers = dense_layers(self)
         for layer, change in zip(layers, changes or [{}] * len(layers), strict=True):
             if "quantization" in change:
@@ -117,12 +120,38 @@ class Composite(Direct, keras.layers.Layer):
             weights[number].trainable = False
 
     def get_config(self) -> dict[str, Any]:
-        changes, frozen = self._built_as
+        (changes, frozen), inside = self._built_as, [*self._inside]
         if self.built:
             changes = [_changes(layer) for layer in dense_layers(self)]
             frozen = [n for n, weight in enumerate(self.weights) if not weight.trainable] if self.trainable else []
-        changed = {"dense": [*changes] if any(changes) else [], "frozen": [*frozen]}
+            before = dict(self._settings)
+            inside = [[*at, value] for at, value in _settings(self).items() if before.get(at, value) != value]
+        changed = {"dense": [*changes] if any(changes) else [], "frozen": [*frozen], "inside": inside}
         return {**super().get_config(), **{name: value for name, value in changed.items() if value}}
+
+
+SETTINGS = ("activation", "epsilon", "rate")
+"""Attributes of a layer that change what it computes, and that no weight depends on."""
+
+
+def _settings(layer: keras.layers.Layer) -> dict[tuple[int, str], Any]:
+    """Return the settings of the layers inside a layer, by their number and the name of the setting."""
+    inside = [*enumerate(flat_layers(layer))][1:]
+    return {(n, name): setting(part, name) for n, part in inside for name in SETTINGS if hasattr(part, name)}
+
+
+def setting(layer: keras.layers.Layer, name: str) -> Any:
+    """Return a setting of a layer as plain JSON."""
+    value = getattr(layer, name)
+    return keras.activations.serialize(value) if callable(value) else value
+
+
+def change_setting(layer: keras.layers.Layer, name: str, value: Any) -> None:
+    """Change a setting of a layer that may be built."""
+    is_text = isinstance(getattr(layer, name), str)  # the activation of an MLP, which knows more names than Keras
+    setattr(layer, name, keras.activations.get(value) if name == "activation" and not is_text else value)
+    if name == "rate" and value:
+        add_seed_generator(layer)
 
 
 def dense_layers(layer: keras.layers.Layer) -> list[keras.layers.Dense]:
@@ -140,41 +169,6 @@ def _changes(dense: keras.layers.Dense) -> dict[Any, Any]:
         scale = getattr(dense, "lora_alpha", None)
         changes["adapter"] = {"rank": dense.lora_rank, **({} if scale is None else {"lora_alpha": scale})}
     return changes
-
-
-class EncoderBlock(Composite):
-    """A block with metadata of the models around it, kept in a layer because Keras drops it."""
-
-    # A functional model made from a ViT's tensors, `keras.Model(vit.input, outputs)`, shares only its layers with the
-    # ViT. `anatomy` reads them from the first block.
-
-    def __init__(self, preprocessing: Any = None, around: Any = (), **kwargs: Any):
-        super().__init__(**kwargs)
-        self.preprocessing: Preprocessing | None = (
-            None if preprocessing is None else Preprocessing.from_dict(preprocessing)
-        )
-        # `labels` and `task` of the Keras models around the block, by their names.
-        self.outer_models: dict[str, dict[str, Any]] = {}
-        self.unclaimed: set[str] = set()  # names from a file that no model has claimed yet
-        self.open_outer_models(around)
-
-    def open_outer_models(self, around: Any) -> None:
-        """Take the names and tasks that a file stores: a list of dictionaries."""
-        for each in around or ():
-            if {"model", "labels", "task"} <= {*each}:
-                self.outer_models[each["model"]] = {"labels": [*each["labels"]], "task": each["task"]}
-                self.unclaimed.add(each["model"])
-
-    def get_config(self) -> dict[str, Any]:
-        config, own = super().get_config(), self.preprocessing
-        if own is not None and own != GOOGLE.for_channels(own.channels):
-            config["preprocessing"] = own.to_dict()
-        if self.outer_models:  # in which Keras has put lists of its own, that no .h5 file is opened with
-            config["around"] = [
-                {"model": name, "labels": [*each["labels"]], "task": each["task"]}
-                for name, each in self.outer_models.items()
-            ]
-        return config
 
 
 def token_width(layer: keras.layers.Layer, shape: tuple[Any, ...], ndim: int | None = 3) -> int:

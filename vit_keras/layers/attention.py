@@ -157,7 +157,7 @@ class MultiHeadSelfAttention(RelativePositions, Composite):
         if rope is not None:
             query, key = (rotate(x, rope, self.rope_interleaved) for x in (query, key))
         bias = attention_bias(query, key, self.relative_bias(query.dtype), sizes, attention_mask)
-        if return_attention_scores or is_tapped() or queries is not None or (training and self.dropout):
+        if return_attention_scores or is_tapped() or queries is not None or (training and self.dropout_layer.rate):
             output, scores = self.attention(query, key, value, training=training, **bias)
         else:
             output, scores = self.attention_without_scores(query, key, value, training, **bias), None

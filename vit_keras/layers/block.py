@@ -9,14 +9,14 @@ import keras
 
 from .._internal.tap import is_tapped, visit
 from ..config_checks import NO_REMAT_WITH_DROPOUT
-from ._base import Dropout, EncoderBlock, LayerNormalization, drop_path, one_or_all, register, spec_of, token_width
+from ._base import Composite, Dropout, LayerNormalization, drop_path, one_or_all, register, spec_of, token_width
 from .attention import MultiHeadSelfAttention
 from .merging import merge
 from .mlp import LayerScale, MlpBlock
 
 
 @register
-class TransformerBlock(EncoderBlock):
+class TransformerBlock(Composite):
     """An encoder block (paper, equations 2 and 3).
 
     Args:
@@ -38,8 +38,8 @@ class TransformerBlock(EncoderBlock):
             are scaled up to compensate (arXiv 1603.09382).
         merge_tokens: Tokens that are merged into others before the MLP (arXiv 2210.09461). Excludes `rope`.
         prefix_tokens: Tokens before the patches, which are not merged.
-        **kwargs: Switches of the attention (`MultiHeadSelfAttention.SWITCHES`), such as `qkv_bias`, `preprocessing` (a
-            `Preprocessing.to_dict()`, which the block remembers), and the arguments of `keras.layers.Layer`.
+        **kwargs: Switches of the attention (`MultiHeadSelfAttention.SWITCHES`), such as `qkv_bias`, and the arguments
+            of `keras.layers.Layer`.
 
     Call arguments:
         inputs: Tokens.

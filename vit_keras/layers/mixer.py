@@ -11,12 +11,12 @@ from typing import Any
 import keras
 from keras import ops
 
-from ._base import EncoderBlock, register, token_width
+from ._base import Composite, register, token_width
 from .mlp import MlpBlock
 
 
 @register
-class MixerBlock(EncoderBlock):
+class MixerBlock(Composite):
     """An MLP across the tokens of each channel, then one across the channels of each token (paper, equation 1)."""
 
     def __init__(

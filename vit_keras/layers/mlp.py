@@ -107,7 +107,7 @@ class MlpBlock(Composite):
 
         if training and has_one_pass() and self.activation in _PURE:
             activate = in_one_pass(_activate, self.activation)
-        elif training and not self.dropout:
+        elif training and not dropout_0.rate:
             activate_and_project = recomputed(activate_and_project)
         # As one matrix of all tokens: TensorFlow computes product, bias and GELU at once for a matrix, but not for
         # more axes.

@@ -10,21 +10,26 @@ from keras import ops
 
 from ..backend.direct import Direct
 from ..backend.keras_internals import kernel_of
+from ..preprocess import GOOGLE, Preprocessing
 from ._base import grid_of, register
 from ._ops import multiply_windows
 
 
 @register
 class Conv2D(Direct, keras.layers.Conv2D):
-    """The patch embedding: a convolution that PyTorch computes as one product if its windows do not overlap."""
+    """The patch embedding, which also keeps what Keras' copies of a model must know of its images and classes."""
 
-    # The product takes 0.4 to 0.7 of the time of Keras' convolution on a CPU. The class has the name of Keras' class
-    # because the name is part of the names of weights in `.weights.h5`.
+    # PyTorch computes it as one product if its windows do not overlap, in 0.4 to 0.7 of the time of Keras' convolution
+    # on a CPU. The class has the name of Keras' class because the name is part of the names of weights in
+    # `.weights.h5`. Whatever copies a model, such as `keras.Model(vit.input, outputs)`, drops attributes of the model,
+    # and keeps the layers: `anatomy` reads `preprocessing`, and `labels` and `task` by the name of the head, from here.
 
     _reads_training = False
 
-    def __init__(self, filters: int, kernel_size: Any, **kwargs: Any):
+    def __init__(self, filters: int, kernel_size: Any, preprocessing: Any = None, classes: Any = None, **kwargs: Any):
         super().__init__(filters, kernel_size, **{"strides": kernel_size, **kwargs})
+        self.preprocessing: Preprocessing = Preprocessing.from_dict(preprocessing) if preprocessing else GOOGLE
+        self.classes: dict[str, dict[str, Any]] = {head: {**known} for head, known in (classes or {}).items()}
 
     def call(self, inputs: Any) -> Any:
         usual = (self.kernel_size, "valid", "channels_last", (1, 1), 1)
@@ -34,6 +39,14 @@ class Conv2D(Direct, keras.layers.Conv2D):
         if x is None:
             return super().call(inputs)
         return x if self.activation is None else self.activation(x)
+
+    def get_config(self) -> dict[str, Any]:
+        config, own = super().get_config(), self.preprocessing
+        if own != GOOGLE:
+            config["preprocessing"] = own.to_dict()
+        # Plain dictionaries and lists: Keras wraps those that a layer holds, and opens no .h5 file with such.
+        classes = {head: dict(known) for head, known in self.classes.items() if known}
+        return {**config, "classes": classes} if classes else config
 
 
 @register
@@ -66,4 +79,4 @@ class PatchNormalization(keras.layers.Layer):
         return (batch, *whole, channels)
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "patch_size": self.patch_size, "epsilon": self.epsilon}
+        return {**super().get_config(), "patch_size": self.patch_size, "epsilon": self.norm.epsilon}

@@ -125,7 +125,7 @@ class AddPositionEmbs(Direct, keras.layers.Layer):
         return {
             **super().get_config(),
             "grid": self.grid,
-            "dropout": self.dropout,
+            "dropout": self.dropout_layer.rate,
             "resize": self.resize,
             "prefix_tokens": self.prefix_tokens,
         }
@@ -171,4 +171,4 @@ class AddSinCosPositionEmbs(Direct, keras.layers.Layer):
         return input_shape
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "dropout": self.dropout}
+        return {**super().get_config(), "dropout": self.dropout_layer.rate}

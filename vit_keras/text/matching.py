@@ -9,9 +9,9 @@ import keras
 import numpy as np
 
 from .._internal.validate import as_array, positive_integer
-from ..anatomy.inputs import batch_preprocessing_of, own_preprocessing
+from ..anatomy.inputs import batch_preprocessing_of
 from ..anatomy.outputs import output_kind
-from ..anatomy.parts import find_vit, has_vit
+from ..anatomy.parts import has_vit
 from ..model import VisionTransformer
 from .config import TextConfig
 from .model import ImageText
@@ -255,11 +255,11 @@ def zero_shot_classifier(
     bias = 0.0 if model.logit_bias is None else float(keras.ops.convert_to_numpy(model.logit_bias))
     inputs = keras.Input(model.image.input_shape[1:])
     unit = keras.layers.UnitNormalization(name="unit", dtype="float32")(model.image(inputs))
-    head = keras.layers.Dense(len(classes), activation=activation or model.loss_kind, name="sentences", dtype="float32")
+    # The tower keeps the classes of each of its heads by the layer's name, which Keras makes another one each time.
+    head = keras.layers.Dense(len(classes), activation=activation or model.loss_kind, dtype="float32")
     classifier = VisionTransformer(inputs, head(unit), name=name)
     head.set_weights([scale * features.T, np.full(len(classes), bias, "float32")])
     classifier.labels = tuple(classes)
     if model.loss_kind == "sigmoid" and output_kind(classifier) == "logits":
         classifier.task = "multi"
-    classifier.preprocessing = own_preprocessing(find_vit(model.image))
     return classifier

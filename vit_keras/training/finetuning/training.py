@@ -19,7 +19,7 @@ import numpy as np
 from ... import __version__
 from ...anatomy import name_classes, predictions
 from ...anatomy import task as task_of
-from ...anatomy.outputs import NUMBERS, last_activation, output_names
+from ...anatomy.outputs import NUMBERS, labels_of, last_activation, output_names
 from ...anatomy.parts import find_vit, heads
 from ...checkpoints.locate import find
 from ...model import VisionTransformer
@@ -80,7 +80,7 @@ def with_head(
 ) -> tuple[VisionTransformer, bool]:
     """Return a copy for images of this size and this task, and whether it keeps its head, which means the same."""
     vit = find_vit(given)
-    kept = keep and task_of(vit) == task and output_names(vit) == names and bool(getattr(vit, "labels", None))
+    kept = keep and task_of(vit) == task and output_names(vit) == names and bool(labels_of(vit))
     options: dict[str, Any] = {"dtype": dtype} | ({} if task == "single" else {"activation": "linear"})
     options |= {} if kept and task not in NUMBERS else {"head_bias": True}  # the mean of numbers goes into the bias
     tuned = resize(given, size, classes=1 if task == "ordinal" else len(names), include_top=True, **options)

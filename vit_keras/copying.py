@@ -1,0 +1,118 @@
+"""Copies of a model with another Vision Transformer in it, and everything around it as it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from .anatomy.parts import alone, keeper, last_layer_of
+from .backend.keras_internals import flat_layers
+from .layers._base import change_setting
+from .preprocess.layer import Preprocess
+
+_OPTIONS = {
+    "activation": {"mlp_activation"},  # of the head: "activation"
+    "epsilon": {"epsilon"},
+    "rate": {"dropout", "emb_dropout", "attention_dropout", "stochastic_depth", "patch_dropout", "remat"},
+    "index": {"pooling"},
+    "post_norm": {"post_norm"},
+}
+"""The options of `resize` by the setting of layers that they choose, which then is not the given model's."""
+
+_RESIZING = (Preprocess, keras.layers.Resizing, keras.layers.CenterCrop, keras.layers.RandomCrop)
+
+
+def keep_settings(vit: keras.Model, new: keras.Model, options: Any) -> None:
+    """Set what was changed in the layers of a ViT, and what no option chooses, in a new one too."""
+    by_name = {layer.name: layer for layer in vit.layers}
+    for layer in new.layers:
+        chosen = {**_OPTIONS, **({"activation": {"activation"}} if layer.name in ("head", "activation") else {})}
+        names = [name for name, others in chosen.items() if not others & set(options)]
+        ours, theirs = flat_layers(layer), flat_layers(by_name[layer.name]) if layer.name in by_name else []
+        for our, their in zip(ours, theirs) if len(ours) == len(theirs) else ():
+            for name in names:
+                if hasattr(our, name) and hasattr(their, name) and getattr(our, name) != getattr(their, name):
+                    change_setting(our, name, getattr(their, name))
+
+
+def with_vit(model: keras.Model, vit: keras.Model, new: keras.Model) -> keras.Model:
+    """Return a copy of a model with a new ViT in the place of its own, and copies of the layers around it."""
+    try:
+        copy = _around(model, vit, new)
+    except (AttributeError, KeyError, NotImplementedError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"The layers around the ViT of the model {model.name!r} cannot be copied: "
+            f"{' '.join(str(error).split()):.300} Pass the ViT alone, and build them around the result again."
+        ) from error
+    if copy is not new:
+        own = {layer.name for layer in new.layers}
+        keeper(new).classes.update({k: dict(known) for k, known in keeper(vit).classes.items() if k not in own})
+    return copy
+
+
+def _around(model: keras.Model, vit: keras.Model, new: keras.Model) -> keras.Model:
+    if model is vit:
+        return _behind(vit, new)
+    if not getattr(model, "inputs", None):
+        raise ValueError(f"{model.name!r} is a subclass of keras.Model, or not built yet.")
+    inner = next(layer for layer in model.layers if vit in flat_layers(layer))
+    inside = getattr(inner, "layer", None)
+    if isinstance(inner, keras.Model):
+        replaced = _around(inner, vit, new)
+    elif isinstance(inner, keras.layers.Wrapper) and isinstance(inside, keras.Model):
+        options = {name: value for name, value in inner.get_config().items() if name != "layer"}
+        replaced = type(inner)(_around(inside, vit, new), **options)
+    else:
+        raise ValueError(f"The layer {inner.name!r} holds the ViT.")
+    old_size, size = (tuple(each.input_shape[1:3]) for each in (vit, new))
+    fixed = any(isinstance(layer, _RESIZING) for layer in flat_layers(model))
+
+    def config_of(layer):
+        config = layer.get_config()
+        if isinstance(layer, _RESIZING) and None not in size:
+            if isinstance(layer, Preprocess) and layer.preprocessing.image_size == old_size:
+                config["preprocessing"] = layer.preprocessing.replace(image_size=size).to_dict()
+            elif (config.get("height"), config.get("width")) == old_size:
+                config["height"], config["width"] = size
+        return config
+
+    def resized(x):
+        shape = [*x.shape]
+        places = [n for n in range(1, len(shape) - 1) if tuple(shape[n : n + 2]) == old_size]
+        if places and not fixed:  # the last: the first may be frames
+            shape[places[-1] : places[-1] + 2] = size
+        return keras.Input(batch_shape=shape, dtype=x.dtype, name=x.name)
+
+    inputs = keras.tree.map_structure(resized, model.input)
+    return _clone(model, config_of, {inner: replaced}, inputs)
+
+
+def _behind(vit: keras.Model, new: keras.Model) -> keras.Model:
+    """Return the new ViT with copies of the layers that are behind the given one in the same graph."""
+    own = alone(vit)
+    if own is vit:
+        return new
+    others = [x for x in vit.inputs if all(x is not each for each in own.inputs)]
+    copy = _clone(keras.Model([last_layer_of(vit).output, *others], vit.output), lambda layer: layer.get_config())
+    more = {id(x): keras.Input(batch_shape=x.shape, dtype=x.dtype, name=x.name) for x in others}
+    inputs = keras.tree.map_structure(lambda x: more.get(id(x), new.input), vit.input)
+    return keras.Model(inputs, copy([new.output, *more.values()]), name=vit.name)
+
+
+def _clone(model: keras.Model, config_of: Any, known: Any = (), inputs: Any = None) -> keras.Model:
+    """Return a clone with its weights, with the layers of `known` in the places of others."""
+    pairs = []
+
+    def clone(layer: Any) -> Any:
+        if layer in known:
+            return known[layer]
+        if not isinstance(layer, keras.layers.Layer):  # an operation of keras.ops
+            return layer
+        pairs.append((layer, type(layer).from_config(config_of(layer))))
+        return pairs[-1][1]
+
+    copy = keras.models.clone_model(model, input_tensors=inputs, clone_function=clone)
+    for layer, cloned in pairs:
+        cloned.set_weights(layer.get_weights())
+    return copy
