@@ -16,7 +16,8 @@ from family_files import load, write
 from support import ASSUMED, DATA, OTHER_PIXELS
 
 import vit_keras
-from vit_keras import from_checkpoint, layers, merge_tokens, visualize, vit
+from vit_keras import from_checkpoint, layers, visualize, vit
+from vit_keras.anatomy import find_vit
 from vit_keras.config import ViTConfig
 from vit_keras.layers.patches import PatchNormalization
 from vit_keras.resampling import resize_bilinear
@@ -251,8 +252,7 @@ def test_another_pooling_keeps_the_class_token_as_its_file_does():
 def test_a_nested_model_and_a_policy():
     model = open_file("timm_vit", dtype="mixed_bfloat16")
     model.labels = tuple("abcdefghij")
-    with pytest.warns(UserWarning, match=r"without the weights around it: .*dense\w*/kernel, .*bias\. Pass find_vit"):
-        resized = vit_keras.resize(keras.Sequential([model, keras.layers.Dense(2)]), (24, 40))
+    resized = find_vit(vit_keras.resize(keras.Sequential([model, keras.layers.Dense(2)]), (24, 40)))
     assert [layer.dtype_policy.name for layer in resized.layers[1:]] == [
         layer.dtype_policy.name for layer in model.layers[1:]
     ]
@@ -262,14 +262,6 @@ def test_a_nested_model_and_a_policy():
     assert {layer.compute_dtype for layer in wide.layers} == {"float32"}
     for found, expected in zip(wide.get_weights(), resized.get_weights(), strict=True):
         np.testing.assert_array_equal(found, expected)
-
-
-@pytest.mark.parametrize("remake", [lambda model: vit_keras.resize(model, 32), lambda model: merge_tokens(model, 1)])
-def test_a_layer_behind_the_vit_in_one_graph_is_named(remake):
-    base = vit.build_model(32, 8, 1, 16, 2, "base", 16, classes=3)
-    flat = keras.Model(base.input, keras.layers.Dense(2, name="mine")(base.output))
-    with pytest.warns(UserWarning, match=r"weights around it: \S*mine/kernel, \S*mine/bias\. Build these layers"):
-        assert remake(flat).output_shape == (None, 3)
 
 
 def test_adapters_are_not_named_as_weights_around_the_vit():

@@ -8,7 +8,7 @@ import keras
 
 from .anatomy.parts import alone, keeper, last_layer_of
 from .backend.keras_internals import flat_layers
-from .layers._base import change_setting
+from .layers._base import change_setting, setting
 from .preprocess.layer import Preprocess
 
 _OPTIONS = {
@@ -32,7 +32,8 @@ def keep_settings(vit: keras.Model, new: keras.Model, options: Any) -> None:
         ours, theirs = flat_layers(layer), flat_layers(by_name[layer.name]) if layer.name in by_name else []
         for our, their in zip(ours, theirs) if len(ours) == len(theirs) else ():
             for name in names:
-                if hasattr(our, name) and hasattr(their, name) and getattr(our, name) != getattr(their, name):
+                both = hasattr(our, name) and hasattr(their, name)
+                if both and setting(our, name) != setting(their, name):
                     change_setting(our, name, getattr(their, name))
 
 
@@ -54,6 +55,8 @@ def with_vit(model: keras.Model, vit: keras.Model, new: keras.Model) -> keras.Mo
 def _around(model: keras.Model, vit: keras.Model, new: keras.Model) -> keras.Model:
     if model is vit:
         return _behind(vit, new)
+    if isinstance(model, keras.Sequential) and not model.built:
+        model.build(vit.input_shape)
     if not getattr(model, "inputs", None):
         raise ValueError(f"{model.name!r} is a subclass of keras.Model, or not built yet.")
     inner = next(layer for layer in model.layers if vit in flat_layers(layer))
@@ -65,7 +68,7 @@ def _around(model: keras.Model, vit: keras.Model, new: keras.Model) -> keras.Mod
         replaced = type(inner)(_around(inside, vit, new), **options)
     else:
         raise ValueError(f"The layer {inner.name!r} holds the ViT.")
-    old_size, size = (tuple(each.input_shape[1:3]) for each in (vit, new))
+    old_size, size = (tuple(each.input_shape[1:3]) for each in (alone(vit), new))
     fixed = any(isinstance(layer, _RESIZING) for layer in flat_layers(model))
 
     def config_of(layer):
@@ -84,7 +87,8 @@ def _around(model: keras.Model, vit: keras.Model, new: keras.Model) -> keras.Mod
             shape[places[-1] : places[-1] + 2] = size
         return keras.Input(batch_shape=shape, dtype=x.dtype, name=x.name)
 
-    inputs = keras.tree.map_structure(resized, model.input)
+    given = model.inputs[0] if isinstance(model, keras.Sequential) else model.input
+    inputs = keras.tree.map_structure(resized, given)
     return _clone(model, config_of, {inner: replaced}, inputs)
 
 

@@ -18,7 +18,7 @@ from ._internal.bounds import about, patch_stride
 from ._internal.validate import check_activations, check_fields, did_you_mean, path_text, size_pair
 from ._internal.warn import warn_caller
 from .anatomy.inputs import own_preprocessing
-from .anatomy.parts import find_vit, learner
+from .anatomy.parts import alone, find_vit, learner
 from .build import build
 from .checkpoints.architecture import check_head, complete
 from .checkpoints.checkpoint import Checkpoint
@@ -418,7 +418,7 @@ def merge_tokens(model: keras.Model, r: int | Sequence[int]) -> keras.Model:
         >>> [layer.output[0].shape[1] for layer in merged.layers if "block" in layer.name]
         [13, 9]
     """
-    size = tuple(find_vit(model).input_shape[1:3])
+    size = tuple(alone(find_vit(model)).input_shape[1:3])
     return resize(model, None if None in size else size, merge_tokens=r)
 
 

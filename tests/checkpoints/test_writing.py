@@ -314,7 +314,7 @@ def test_a_model_inside_a_model(tmp_path):
     inner = small(include_top=False)
     inputs = keras.Input((32, 32, 3))
     outer = keras.Model(inputs, keras.layers.Dense(3)(inner(inputs)))
-    with pytest.warns(UserWarning, match="without the weights around it"):
+    with pytest.warns(UserWarning, match="without what is around it"):
         save_weights(outer, tmp_path / "x.safetensors")
     assert_same_model(inner, from_checkpoint(tmp_path / "x.safetensors"))
 

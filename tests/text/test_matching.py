@@ -91,18 +91,19 @@ def test_a_classifier_of_sentences_is_an_ordinary_model(model, pictures, tmp_pat
     np.testing.assert_allclose(found, expected, atol=1e-6)  # the same float32 logits, activated by NumPy
 
 
-def test_what_drops_the_sentences_says_so(model, tmp_path):
-    classifier = zero_shot_classifier(model, CLASSES)
-    with pytest.warns(
-        UserWarning,
-        match="around it: sentences/kernel, sentences/bias. Change model.image .* zero_shot_classifier again",
-    ):
-        image = vit_keras.merge_tokens(classifier, 1)
-    assert "sentences" not in [layer.name for layer in image.layers]
-    with pytest.warns(UserWarning, match="sentences/bias. model.save keeps them"):
+def test_copies_keep_the_sentences_and_files_of_weights_do_not(model, pictures, tmp_path):
+    classifier, other = zero_shot_classifier(model, CLASSES), zero_shot_classifier(model, ["left", "right"])
+    merged = vit_keras.merge_tokens(classifier, 0)
+    inputs = classifier.preprocess(pictures)
+    np.testing.assert_allclose(
+        eager(merged).predict(inputs, verbose=0), eager(classifier).predict(inputs, verbose=0), atol=1e-6
+    )
+    assert vit_keras.anatomy.class_names(merged) == vit_keras.anatomy.class_names(classifier) == tuple(CLASSES)
+    assert vit_keras.anatomy.class_names(other) == ("left", "right")
+    with pytest.warns(UserWarning, match="without what is around it: .*Dense.*model.save.* keeps all"):
         vit_keras.save_weights(classifier, tmp_path / "image.safetensors")
     with warnings.catch_warnings():
-        warnings.filterwarnings("error", "Only the model")
+        warnings.filterwarnings("error", "Only the")
         vit_keras.resize(classifier, 16, classes=2, include_top=True)  # another head was asked for
 
 

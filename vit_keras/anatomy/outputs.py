@@ -348,17 +348,24 @@ def set_classes(model: keras.Model, names: Any, task: str) -> None:
 
 def _way_to_head(model: keras.Model) -> tuple[list[keras.Model], str]:
     """Return the models that a model's first output comes through, and the name of the last layer with weights."""
-    way, operation, inputs = [], checked(model), []
+    way, calls, operation, inputs, tensor = [], [], checked(model), [], None
     while isinstance(operation, keras.Model) or not getattr(operation, "weights", ()):
         if isinstance(operation, keras.Model):
             way.append(operation)
-            inputs = getattr(operation, "outputs", None) or ()
-            if not inputs:  # a subclass of keras.Model: its layers are taken for a chain
+            calls.append((operation, inputs))
+            outputs = getattr(operation, "outputs", None)
+            if not outputs:  # a subclass of keras.Model: its layers are taken for a chain
                 operation = next((layer for layer in reversed(operation.layers) if layer.weights), None)
                 continue
-        if not inputs:
+            tensor = outputs[0]
+        elif inputs:
+            tensor = inputs[0]
+        elif calls and calls[-1][1]:  # an input of a nested model
+            nested, inputs = calls.pop()
+            tensor = inputs[[x is tensor for x in nested.inputs].index(True)]
+        else:
             break
-        operation, inputs = origin(inputs[0])
+        operation, inputs = origin(tensor)
         inside = getattr(operation, "layer", None)  # of a wrapper
         operation = inside if isinstance(inside, keras.Model) else operation
     return way, getattr(operation, "name", "")

@@ -155,7 +155,8 @@ def alone(vit: keras.Model) -> keras.Model:
         x = waiting.pop()
         before[id(x)] = x
         waiting += [each for each in origin(x)[1] if id(each) not in before]
-    return keras.Model([x for x in vit.inputs if id(x) in before], last, name=vit.name)
+    inputs = [x for x in vit.inputs if id(x) in before]
+    return keras.Model(inputs if inputs[1:] else inputs[0], last, name=vit.name)
 
 
 def others_around(model: keras.Model) -> list[Any]:
