@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import sys
 from pathlib import Path
 
 import family_files
@@ -265,6 +266,21 @@ def test_attention_that_cannot_be(capsys, picture, tmp_path):
     assert not list(tmp_path.glob("out*"))
 
 
+class NoMatplotlib:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "matplotlib":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+def test_a_figure_without_matplotlib(capsys, picture, tmp_path, monkeypatch):
+    for name in [n for n in sys.modules if n.partition(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [NoMatplotlib, *sys.meta_path])
+    arguments = ["attention", picture, "--model", "none.keras", "--all-methods", "-o", str(tmp_path / "out.png")]
+    assert_refused(capsys, arguments, "pip install matplotlib")
+
+
 # --------------------------------------------------------------------- explore --
 
 
@@ -281,6 +297,28 @@ def test_explore_writes_a_page(capsys, picture, tmp_path):
     views = page_data(out)["views"]
     assert [(view["name"], view["size"]) for view in views] == [("picture", [40, 56]), ("other", [30, 70])]
     assert "Relevance: yak, Bos grunniens" in [m["name"] for m in views[0]["maps"]]
+
+
+def test_explore_says_what_was_reduced(capsys, picture, tmp_path):
+    path, _ = write_labelled(tmp_path, image_size=64, layers=5)
+    out = tmp_path / "out.html"
+    main(["explore", picture, "--model", path, "-o", str(out)])
+    whole = out.stat().st_size
+    capsys.readouterr()
+    assert main(["explore", picture, "--model", path, "-o", str(out), "--max-mb", str((whole - 1000) / 1e6)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert out.stat().st_size <= whole - 1000 and lines[0] == f"{out}, {megabytes(out.stat().st_size)}"
+    assert "eads are averaged" in lines[1] and [line.strip() for line in lines[1:]] == page_data(out)["notes"]
+
+
+def test_a_page_that_cannot_be(capsys, picture, tmp_path):
+    path, _ = write_labelled(tmp_path)
+    out = str(tmp_path / "out.html")
+    assert_refused(capsys, ["explore", picture, "--model", path, "--class", "gnu", "-o", out], "name 'gnu'")
+    assert_refused(capsys, ["explore", picture, "--model", path, "--max-mb", "0.001", "-o", out], "do not fit")
+    assert_refused(capsys, ["explore", "nothing.jpg", "--model", "none.keras", "-o", out], "nothing.jpg")
+    assert_refused(capsys, ["explore", picture, "--model", "none.keras", "-o", out[:-5]], r"\.html")
+    assert not list(tmp_path.glob("out*"))
 
 
 # ---------------------------------------------------------------------- models --
@@ -445,6 +483,20 @@ def test_inspect_tells_the_ignored_from_the_unknown(capsys, tmp_path):
     assert report["ignored"] and all("decoder" in name or "mask_token" in name for name in report["ignored"])
     main(["inspect", str(path)])
     assert re.search("1 array, (not known|unknown) in this family: extra.bias", capsys.readouterr().out)
+
+
+def test_inspect_lists_names_and_what_they_become(capsys, tmp_path):
+    golden = family_files.load("timm_vit")
+    path = family_files.write(golden, tmp_path)
+    assert main(["inspect", str(path), "--names", "--json"]) == 0
+    names = json.loads(capsys.readouterr().out)["names"]
+    assert {entry["name"]: entry["shape"] for entry in names} == golden.meta["names"]
+    attention = "Transformer/encoderblock_0/MultiHeadDotProductAttention_1"
+    becomes = {entry["name"]: entry["becomes"] for entry in names}
+    assert becomes["blocks.0.attn.qkv.bias"] == [f"{attention}/{n}/bias" for n in ("query", "key", "value")]
+    assert sorted(name for several in becomes.values() for name in several) == sorted(Weights(path))
+    main(["inspect", str(path), "--names"])
+    assert f"{attention}/{{query,key,value}}/bias" in capsys.readouterr().out
 
 
 def test_inspect_a_file_of_no_family(capsys, tmp_path):
@@ -618,6 +670,16 @@ def test_download_says_what_and_where(capsys, server, tmp_path):
     assert Path(second.strip()).read_bytes() == (tmp_path / "one.npz").read_bytes()
     assert main(["download", "here/one", "--dry-run"]) == 0
     assert capsys.readouterr().out.splitlines()[1] == second
+
+
+def test_download_goes_on_after_a_failure(capsys, server):
+    assert main(["download", "nowhere/none", "here/*"]) == 1
+    output = capsys.readouterr()
+    assert output.out.startswith("2 files, ") and "1 of unknown size" in output.out and "MIT" in output.out
+    assert Path(output.out.splitlines()[-1].strip()).is_file()  # the second, after the first had failed
+    refused, missing = output.err.splitlines()
+    assert "no" in refused.lower() and "nowhere/none" in refused
+    assert "two.npz does not exist" in missing
 
 
 def test_download_takes_an_address(capsys, server):

@@ -3,9 +3,11 @@
 import contextlib
 import importlib
 import importlib.util
+import inspect
 import io
 import json
 import subprocess
+import sys
 import zipfile
 
 import keras
@@ -22,6 +24,13 @@ from vit_keras.export.images import check_images, image_files, model_inputs, res
 from vit_keras.export.plan import Plan
 
 ON_TORCH = pytest.mark.only_on("torch", reason="only PyTorch writes it in this process")
+
+
+def test_the_module_is_the_function():
+    assert list(inspect.signature(vit_keras.export).parameters)[:3] == ["model", "path", "format"]
+    assert vit_keras.export is sys.modules["vit_keras.export"]
+    with pytest.raises(ValueError, match="No format has the ending"):
+        vit_keras.export(None, "model.h5")
 
 
 def test_formats():
@@ -123,6 +132,16 @@ def test_one_picture_and_what_is_none(tmp_path):
             assert check_images(plan, one) == [one]
     with pytest.raises(TypeError, match="arrays"):
         check_images(plan, 3)
+
+
+def test_pictures_of_four_channels():
+    plan = Plan.of(tiny(channels=4))
+    assert len(check_images(plan, np.zeros((40, 50, 4), "uint8"))) == 1
+    assert check_images(plan, True)[0].shape == (32, 32, 4)
+    rgba = Image.new("RGBA", (9, 5))
+    for wrong in (["rgba.png"], rgba, [np.zeros((40, 50, 3), "uint8")], [np.zeros((40, 50, 4), "float32")]):
+        with pytest.raises(ValueError, match="4 channels. Pass uint8 arrays"):
+            check_images(plan, wrong)
 
 
 def test_pictures_of_a_folder_and_as_files(tmp_path):
@@ -295,3 +314,14 @@ def test_timing_takes_turns(tmp_path, monkeypatch):
     (tmp_path / "x.v1").mkdir()
     with pytest.raises(KeyError, match="saved_model"):  # of this test's own times
         timing.benchmark([tmp_path / "x.v1"], batch_size=4)
+
+
+def test_writing_openvino_tells_nobody(tmp_path, monkeypatch):
+    """OpenVINO's converter sends events to Intel."""
+    pytest.importorskip("openvino")
+    telemetry = pytest.importorskip("openvino_telemetry")
+    sent = []
+    monkeypatch.setattr(telemetry.Telemetry, "send_event", lambda self, *event, **more: sent.append(event))
+    vit_keras.export(tiny(), tmp_path / "A.XML", check=False)
+    assert sent == []
+    assert {file.name for file in tmp_path.iterdir()} == {"A.XML", "A.bin", "A.XML.report.json"}

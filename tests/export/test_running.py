@@ -65,6 +65,25 @@ def everything_is_installed(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *package: find(name, *package) or name)
 
 
+def test_a_folder_is_kept_when_what_checks_it_crashes(child, monkeypatch, tmp_path):
+    """What TensorFlow wrote, in a process of its own, stays whole."""
+
+    def write(plan, name, path):
+        (path / "variables").mkdir(parents=True)
+        (path / "saved_model.pb").write_bytes(b"12")
+        (path / "variables" / "variables.index").write_bytes(b"345")
+        return []
+
+    monkeypatch.setattr(other_backend, "write_in_its_backend", write)
+    everything_is_installed(monkeypatch)
+    child(f"{START}\nos.kill(os.getpid(), signal.SIGSEGV)")
+    path = tmp_path / "model"
+    with pytest.raises(RuntimeCrashed, match="not checked.*SIGSEGV.*check=False"):
+        vit_keras.export(tiny(), path, format="saved_model")
+    assert (path / "variables" / "variables.index").read_bytes() == b"345"
+    assert "SIGSEGV" in json.loads((tmp_path / "model.report.json").read_text())["notes"][-1]
+
+
 def test_a_killed_writer_leaves_nothing(monkeypatch, tmp_path):
     name, other = ("saved_model", "tensorflow") if keras.backend.backend() != "tensorflow" else ("pt2", "torch")
     run = subprocess.run

@@ -223,6 +223,17 @@ def test_all_batches_have_one_shape():
         assert found == {((2, 10), (2, 4), (2, 4))}
 
 
+def test_a_single_output_takes_a_number_for_each_image():
+    """To 1e-5: two float32 models and losses, which add up in another order."""
+    pictures, labels = images(), np.arange(len(images())) % 2
+    model = model_of(classes=1)
+    packed = vit_keras.pack(model, tokens=40, images=3)
+    packed.compile("sgd", keras.losses.BinaryCrossentropy(from_logits=True))
+    logits = np.stack(one_by_one(model, pictures))[:, 0].astype("float64")
+    expected = np.mean(np.logaddexp(0, logits) - labels * logits)
+    assert packed.evaluate(packed.batches(pictures, labels, rows=8), verbose=0) == pytest.approx(expected, abs=1e-5)
+
+
 @pytest.mark.slow
 def test_a_packed_model_is_saved_and_opened_by_a_stranger(tmp_path):
     model = model_of(rope_theta=100.0)
@@ -302,6 +313,13 @@ def test_sizes_are_as_large_as_they_may_be():
         scales = np.linspace(0, 20, 20001)[1:] * 16 * math.sqrt(patches / (height * width))
         grids = np.maximum(1, np.ceil(height * scales / 16)) * np.maximum(1, np.ceil(width * scales / 16))
         assert down * across >= grids[grids <= patches].max()
+
+
+def test_pictures_keep_their_shape():
+    packed = vit_keras.pack(model_of(), tokens=40)
+    tall, wide = packed.preprocess([np.zeros((300, 100, 3), "uint8"), np.zeros((90, 270, 3), "uint8")], patches=30)
+    assert tall.shape == (72, 24, 3) and wide.shape == (24, 72, 3) and tall.min() == tall.max() == -1
+    assert packed.preprocess(np.zeros((50, 50, 3), "uint8"))[0].shape == (32, 32, 3)  # as many as in the table
 
 
 @pytest.mark.parametrize(

@@ -170,6 +170,15 @@ def test_positions_of_any_size_are_resized_inside(tmp_path, method):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * max(1, np.abs(expected).max()))
 
 
+def test_images_of_four_channels_are_resized_and_cropped_inside(tmp_path):
+    model = tiny(channels=4)
+    channels = {"channels": 4, "mean": (0.5, 0.4, 0.3, 0.2), "std": 0.5}
+    model.preprocessing = preprocess.GOOGLE.replace(image_size=32, crop=0.875, **channels)
+    (found,) = vit_keras.export(model, tmp_path / "model.onnx").comparisons  # drawn images of several sizes
+    assert (found.inputs, found.images) == ("images that are resized", 8)
+    assert found.difference < 5e-3  # a pixel can be one gray level off
+
+
 def test_a_file_says_what_it_is(tmp_path):
     plan = Plan.of(tiny(), labels=["a", "b", "c"])
     write(plan, tmp_path / "model.onnx")
