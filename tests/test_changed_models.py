@@ -269,6 +269,15 @@ def test_what_another_model_would_lose_is_refused_and_what_is_loaded_back_is_the
     np.testing.assert_array_equal(outputs(model), expected)
 
 
+@pytest.mark.parametrize("name", ["a.keras", "a.h5"])
+def test_a_function_that_no_file_can_hold_is_refused(name, tmp_path):
+    model = tiny()
+    set_function(model)
+    with pytest.raises(ValueError, match="cannot hold the function"):
+        model.save(tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_function_of_keras_becomes_its_name_and_another_is_refused():
     assert tiny(mlp_activation=keras.activations.relu).config.mlp_activation == "relu"
     with pytest.raises(ValueError, match="activations.gelu.*<function"):

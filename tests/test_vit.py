@@ -368,6 +368,11 @@ def test_saved_model_gives_the_same_outputs(tmp_path, policy):
     np.testing.assert_allclose(saved.serve(images).numpy(), expected, atol=1e-5 if policy == "float32" else 0.05)
 
 
+def test_a_file_that_would_not_be_loaded_is_refused(ti16):
+    with pytest.raises(ValueError, match="pretrained=False .*weights="):
+        vit.vit_ti16(image_size=32, weights=ti16(), pretrained=False)
+
+
 @pytest.mark.core
 @pytest.mark.parametrize("call", [lambda model, x: model.predict(x, verbose=0), lambda model, x: model(x)])
 def test_pixels_of_another_range_are_warned_of_once(call):

@@ -519,6 +519,11 @@ def test_inspect_a_published_file_here_and_not(capsys, tmp_path, monkeypatch, go
     assert found["image"].startswith("384×384") and found["labels"].startswith("imagenet-1k: tench, goldfish")
 
 
+@pytest.mark.parametrize("name", ["http://", "hf://a/b"])
+def test_inspect_what_is_no_address(capsys, name):
+    assert_refused(capsys, ["inspect", name], f"{name} is not an address of weights")
+
+
 def test_inspect_a_url_that_was_downloaded_and_not(capsys, tmp_path, monkeypatch, google_npz):
     monkeypatch.setenv("VIT_KERAS_HOME", str(tmp_path))
     url = "https://example.org/models/vit.npz"

@@ -68,3 +68,11 @@ def test_a_file_in_place_of_the_folder_of_downloads_is_a_problem(monkeypatch, tm
     for place in ("file", "file/folder"):
         monkeypatch.setenv("VIT_KERAS_HOME", str(tmp_path / place))
         assert ["cannot be written" in problem for problem in doctor._unwritable()] == [True]
+
+
+def test_a_package_that_is_not_installed_has_no_extras(capsys, monkeypatch):
+    def metadata(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "metadata", metadata)
+    assert list(doctor._extras()) == [("extras", "unknown: the package runs from a folder and is not installed")]

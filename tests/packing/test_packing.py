@@ -69,6 +69,25 @@ def test_packed_is_one_by_one(options):
         np.testing.assert_allclose(packed, alone, rtol=0, atol=2e-5)
 
 
+@pytest.mark.parametrize("count", [1, 2, 8, 40, 100])
+@pytest.mark.parametrize("pooling", ["token", None])
+def test_as_many_images_as_tokens(pooling, count):
+    """Which outputs a model returns does not depend on how many images a sequence may have."""
+    model = model_of(pooling=pooling, include_top=False)
+    outputs = vit_keras.pack(model, tokens=40, images=count).predict_images(images())
+    for packed, alone in zip(outputs, one_by_one(model, images()), strict=True):
+        np.testing.assert_allclose(packed, alone, rtol=0, atol=2e-5)
+
+
+def test_outputs_of_another_packing_are_refused():
+    packed = vit_keras.pack(model_of(), tokens=40, images=3)
+    packing = packed.arrange(images())
+    with pytest.raises(ValueError, match=r"\(3, 3\).*\(4, 40, 5\)"):
+        packing.unpack(np.zeros((4, 40, 5)))
+    with pytest.raises(ValueError, match=r"7 images.*\(1,\)"):
+        packing.spread([5])
+
+
 def test_the_outputs_of_a_call_are_unpacked():
     packed = vit_keras.pack(model_of(), tokens=40)
     packing = packed.arrange(images())

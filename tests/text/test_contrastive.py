@@ -104,6 +104,13 @@ def test_fit_takes_a_dataset_without_labels_and_the_model_is_saved(tmp_path):
     assert again.loss_kind == "sigmoid"
 
 
+def test_towers_of_different_widths_are_refused():
+    image, _ = towers()
+    config = TextConfig(vocab_size=8, context_length=4, num_layers=1, hidden_size=16, num_heads=2, mlp_dim=32)
+    with pytest.raises(ValueError, match=r"\(None, 8\) and \(None, 512\)"):
+        ImageText(image, build_text(config))
+
+
 @pytest.mark.parametrize("name", ["deit", "lora"])
 def test_a_recipe_for_the_blocks_says_how_a_tower_gets_them(name):
     model = ImageText(*towers())

@@ -348,6 +348,13 @@ def test_features_are_never_out_of_date(folder, passes):
     compute(data=array)
 
 
+def test_what_cannot_be_known_again_is_not_kept(model):
+    with pytest.raises(TypeError, match="Received: generator. embed"):
+        features(model, (image for image in photos()))
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.png"):
+        features(model, ["nowhere.png"])
+
+
 # --- probes -----------------------------------------------------------------------------------------------------
 
 
@@ -380,6 +387,14 @@ def test_the_weight_decay_is_chosen():
     assert 1e-3 < alone.l2 <= 1.0
     assert 0 <= alone.held_out <= 1
     assert linear_probe(x[:60], y[:60], seed=1).held_out != alone.held_out  # another fifth
+
+
+@pytest.mark.parametrize("labels", [[[1, 1], [0, 0], [1, 0], [0, 1]], [[3.5, 1.0], [4, 2], [5, 3], [6, 4]]])
+def test_several_labels_and_numbers_are_not_classes(labels):
+    x = np.eye(4)
+    for fit in (linear_probe, lambda x, y: knn(x, y, x, k=1)):
+        with pytest.raises(ValueError, match="must be one-hot"):
+            fit(x, labels)
 
 
 @pytest.mark.parametrize(("count", "width"), [(90, 60), (60, 150)], ids=["more images", "more features"])

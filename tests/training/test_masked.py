@@ -248,3 +248,10 @@ def test_every_kind_of_encoder(kind, options):
 def test_what_cannot_be_trained_is_refused(kind, model, options, message):
     with pytest.raises(ValueError, match=message):
         kind(tiny(**model), **{**KINDS[kind], **options})
+
+
+def test_a_clone_without_a_configuration_is_refused():
+    with pytest.raises(ValueError, match="has no configuration"):
+        MaskedPatchPrediction(keras.models.clone_model(tiny()))
+    with pytest.raises(TypeError, match="Expected a Keras model"):
+        MaskedAutoencoder("vit-b16")

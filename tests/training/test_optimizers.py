@@ -185,6 +185,12 @@ def test_accumulated_batches_have_the_rates_of_as_many_steps(accumulate):
     np.testing.assert_allclose(*rates, rtol=1e-6)
 
 
+def test_too_few_batches_to_accumulate_are_named():
+    optimizer = LayerwiseSGD(WarmupDecay(0.1), gradient_accumulation_steps=4)
+    with pytest.warns(UserWarning, match="3 batches.* 4 are accumulated"):
+        optimizer.begin(3)
+
+
 def test_a_schedule_without_an_end_says_what_to_do():
     made = variables()
     optimizer = LayerwiseSGD(WarmupDecay(0.1))

@@ -309,6 +309,13 @@ def test_an_average_is_taken_from_the_file_of_a_checkpoint(tmp_path):
     np.testing.assert_allclose(opened.get_weights()[0], model.get_weights()[0], rtol=0, atol=1e-7)
 
 
+def test_a_model_whose_kernels_are_quantized_warns():
+    model = tiny()
+    model.quantize("int8")
+    with pytest.warns(UserWarning, match=r"\(int8\) and cannot be trained.* recipe\('lora'\)"):
+        recipe("finetune").compile(model)
+
+
 @pytest.mark.compiles_long
 def test_other_weights_than_those_that_were_compiled_are_not_trained():
     """Keras' own error prints a kernel; on JAX, it came within the first step."""

@@ -197,6 +197,12 @@ def test_one_output_is_the_probability_of_its_own_label(folder, activation):
     np.testing.assert_allclose(found["class 0"], 1 / (1 + np.exp(-outputs[:, 0])), atol=1e-6)
 
 
+def test_names_that_are_booleans_are_written_as_such():
+    sample = {"id": np.array(["a"]), "ill": np.array([False])}
+    for names, written in ((("False", "True"), ["True", "False"]), (("no", "yes"), [1, 0])):
+        assert columns_of(SCORES[:, :2], Meaning("single", names, 2), sample) == {"ill": written}
+
+
 def test_columns_without_a_sample():
     assert columns_of(SCORES, SINGLE) == {"label": ["dog", "eel"]}
     assert columns_of(SCORES, SINGLE, values="numbers") == {"label": [1, 2]}
@@ -257,6 +263,15 @@ def test_a_sample_with_one_column_says_by_its_type_what_it_wants(meaning, column
     )
     assert [*found] == ["target"]
     assert [*found["target"]] == expected
+
+
+def test_a_separator_is_in_no_name():
+    meaning = Meaning("multi", ("black cat", "dog"), 2)
+    assert columns_of(SCORES[:, :2], meaning, values="names", separator="|") == {"label": ["dog", "black cat"]}
+    with pytest.raises(ValueError, match="separator ' ' .*'black cat'"):
+        columns_of(SCORES[:, :2], meaning, values="names")
+    letters = Meaning("multi", ("A", "B"), 2)
+    assert columns_of(SCORES[:, :2], letters, values="names", separator="") == {"label": ["B", "A"]}
 
 
 def test_one_column_of_decimal_numbers_for_three_classes_is_open():

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from vit_keras import layers, positions, vit
+from vit_keras.config import ViTConfig
 from vit_keras.visualize import analysis, attention_map, paper_figures
 from vit_keras.visualize.maps import attention_rollout
 from vit_keras.visualize.overlays import overlay, paper_style, vit_keras_style
@@ -435,6 +436,26 @@ def test_figure_7_is_drawn_from_the_numbers(tiny):
     assert [label.get_text() for label in distances.get_legend().get_texts()] == ["Head 0", "Head 1"]
     assert distances.get_title() == "tiny"
     assert not any(dots.get_clip_on() for dots in distances.collections)  # whole where they are at a limit
+
+
+def test_figure_7_leaves_out_what_a_model_has_not():
+    pytest.importorskip("matplotlib")
+    hybrid = vit.build(
+        ViTConfig(
+            image_size=16, patch_size=1, resnet=(), num_layers=1, hidden_size=8, num_heads=2, mlp_dim=8, position=None
+        )
+    )
+    filters, similarity, distances = paper_figures.figure7(hybrid, [pictures(16, 16, 3)]).axes[:3]
+    assert "1x1 patches of 64 channels, which cannot be drawn as colors" in texts(filters)
+    assert "it has no positions" in texts(similarity)
+    assert len(distances.collections) == 2
+
+    mixer = vit.build(
+        ViTConfig(image_size=16, num_layers=1, hidden_size=8, mlp_dim=8, tokens_mlp_dim=4, pooling="gap", position=None)
+    )
+    filters, _, distances = paper_figures.figure7(mixer, [pictures(16, 16, 3)]).axes[:3]
+    assert len(filters.images) == 1
+    assert "has no attention" in texts(distances)
 
 
 def test_figure_6_lays_the_rollout_over_black(tiny):

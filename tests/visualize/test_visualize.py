@@ -512,6 +512,20 @@ def test_an_image_of_the_wrong_channels(channels, given):
         visualize.attention_map(build(channels=channels), noise(32, 32, given))
 
 
+@pytest.mark.parametrize(
+    ("image", "error", "message"),
+    [
+        *((np.zeros(shape), ValueError, "has the shape") for shape in [(32,), (1, 1, 32, 32, 3), (0, 32, 3)]),
+        (np.zeros((0, 32, 32, 3)), ValueError, "has the shape"),
+        (np.full((32, 32, 3), np.nan), ValueError, "not finite"),
+        ("nothing.png", FileNotFoundError, "nothing.png"),
+    ],
+)
+def test_what_is_no_image(tiny, image, error, message):
+    with pytest.raises(error, match=message):
+        visualize.attention_map(tiny, image)
+
+
 # -------------------------------------------------------------------- overlay --
 
 

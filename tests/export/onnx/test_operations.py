@@ -143,6 +143,14 @@ def test_what_is_not_written_is_named(function, message):
         trace(lambda x: {"y": function(x)}, {"x": (("batch", 3, 4), "float32")})
 
 
+def test_a_batch_is_not_normalized_by_its_own_moments():
+    def moments(x):
+        return {"y": ops.batch_normalization(x, *ops.moments(x, (0, 1)), axis=-1)}
+
+    with pytest.raises(ValueError, match="mean and a variance"):
+        trace(moments, {"x": (("batch", 3, 4), "float32")})
+
+
 def test_an_array_is_that_of_a_constant():
     graph = Graph()
     np.testing.assert_array_equal(graph.constant([1, 2]).array(), [1, 2])
