@@ -89,6 +89,7 @@ def check(operations, kills, *only):
     assert result.returncode == 0 and len(rows) == operations, result.stdout + result.stderr
 
 
+@pytest.mark.smoke
 @pytest.mark.slow
 def test_a_call_that_was_killed_or_interrupted_leaves_no_half_file_and_goes_on():
     check(1, 3, "save_weights")

@@ -63,6 +63,8 @@ def test_a_program_that_ends_before_us_is_no_error_and_the_package_runs_as_a_pro
     assert result.stdout.startswith("WEIGHTS") and result.stderr == ""
 
 
+@pytest.mark.smoke
+@pytest.mark.slow
 def test_a_command_with_keras_prints_an_error_in_one_line_and_nothing_of_the_backend():
     """On JAX, which is imported in half the time."""
     command = [sys.executable, "-m", "vit_keras", "predict", "nothing.jpg"]

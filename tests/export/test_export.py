@@ -208,6 +208,7 @@ def test_expected_outputs_have_full_precision(monkeypatch):
 
 
 @ON_TORCH
+@pytest.mark.slow
 def test_a_torch_program_is_written_on_the_cpu(monkeypatch, tmp_path):
     """Where Keras computes on another device, a process writes it."""
     with monkeypatch.context() as patch:

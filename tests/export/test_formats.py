@@ -160,6 +160,7 @@ def test_the_size_of_a_picture_is_checked_before_it_is_decoded():
             decode(data)
 
 
+@pytest.mark.smoke
 def test_the_command_line(tmp_path, capsys):
     pytest.importorskip("torch")
     tiny().save(tmp_path / "tiny.keras")

@@ -189,6 +189,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_result(finished, photos, tmp
         np.testing.assert_allclose(ours, theirs, rtol=EXACT, atol=EXACT)
 
 
+@pytest.mark.smoke
 @pytest.mark.slow
 def test_a_run_that_was_killed_goes_on_to_the_same_result(finished, photos, tmp_path):
     script = f"""
