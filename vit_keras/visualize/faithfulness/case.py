@@ -53,7 +53,7 @@ class Case:
 
     @functools.cached_property
     def _read_tokens(self):
-        return readout(self.model)  # computes numbers, so it cannot be asked while a function is compiled
+        return readout(self.model, self.masks().shape[1])  # computes numbers, so it is asked before anything compiles
 
     def showing(self, pictures: Any) -> Any:
         """Return the same case with other images, of the right size."""
