@@ -1,4 +1,4 @@
-"""What surrounds a Vision Transformer, asked by numbers: ends × questions, fronts × range, ways around it × functions."""
+"""What surrounds a Vision Transformer, asked by numbers: ends, fronts and ways around it, by all who ask."""
 
 import functools
 import gc

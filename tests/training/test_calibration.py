@@ -6,8 +6,8 @@ import pytest
 
 import vit_keras
 from vit_keras import anatomy, training, vit
-from vit_keras.anatomy.outputs import sigmoid, softmax
 from vit_keras.anatomy.dry_run import ending
+from vit_keras.anatomy.outputs import sigmoid, softmax
 from vit_keras.training.evaluation import Evaluation
 from vit_keras.training.evaluation.calibration import Reliability, half_by_half, temperature, tempered
 
