@@ -139,6 +139,11 @@ def is_tapped() -> bool:
     return bool(_taps) and _visitor.get() is not None
 
 
+def is_hooked() -> bool:
+    """Return whether this runs while layers have hooks, as in a dry run of a model."""
+    return bool(_taps) and bool(_hooks.get())
+
+
 def is_watched() -> bool:
     """Return whether this runs inside any `tap`: a model must not compile its own call."""
     return bool(_taps) and _watched.get()

@@ -47,8 +47,8 @@ def front(model: keras.Model) -> keras.Model | None:
         for outer, _, tensor in steps:
             starts = [x for x in outer.inputs if origin(x)[0] in upstream(tensor)]
             if tensor is not starts[0]:
-                part = keras.Model(starts, tensor)
-                found = part if found is None else keras.Model(found.inputs, part(found.output))
+                part = keras.Model(starts if starts[1:] else starts[0], tensor)
+                found = part if found is None else keras.Model(found.input, part(found.output))
         return found
 
     if any(tensor is None for _, _, tensor in steps):

@@ -18,7 +18,7 @@ from .. import __version__, anatomy, layers
 from .. import labels as known_labels
 from .._internal.tap import tap
 from .._internal.validate import positive_integer
-from ..anatomy.around import heads
+from ..anatomy.around import around, heads, mixes
 from ..anatomy.inputs import native_size, preprocessing_of
 from ..anatomy.outputs import NUMBERS, output_kind
 from ..anatomy.parts import find_vit, has_attention, prefix_names
@@ -186,9 +186,11 @@ class Plan:
         """Run the model in float32, on tensors or in a trace, and return `{name: float32 tensor}` by `output_names`."""
         vit, read = find_vit(self.model), []
         taking = heads(vit)
+        if pooled := not taking and len(vit.output.shape) == 3 and self.kind in ("logits", "probabilities"):
+            taking = [layer for layer in around(self.model) if mixes(layer)]
 
         def note(layer, name, tensor):
-            if name == ("input" if taking else "output"):
+            if name == ("input" if taking else "output") and not (pooled and (read or len(tensor.shape) != 2)):
                 read.append(tensor)
             return tensor
 
