@@ -15,10 +15,9 @@ from support import OTHER_PIXELS, noise
 import vit_keras
 from vit_keras import anatomy, layers, training, vit
 from vit_keras.anatomy.around import around, head_layers
-from vit_keras.anatomy.dry_run import activation, ending, input_range, runs
+from vit_keras.anatomy.dry_run import activation, ending, input_range, readout, runs
 from vit_keras.anatomy.outputs import output_kind
 from vit_keras.anatomy.parts import find_vit
-from vit_keras.anatomy.pooling import readout
 from vit_keras.export.plan import Plan
 from vit_keras.training.checks import check
 from vit_keras.training.freeze import train_only

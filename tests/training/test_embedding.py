@@ -11,7 +11,7 @@ from support import tiny_model
 
 import vit_keras
 from vit_keras import feature_maps
-from vit_keras.anatomy.pooling import readout
+from vit_keras.anatomy.dry_run import readout
 from vit_keras.training.embeddings import (
     Probe,
     cache,

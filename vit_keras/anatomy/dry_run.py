@@ -20,9 +20,10 @@ import numpy as np
 from .._internal.tap import hooked
 from ..backend.changes import KEPT_BY_KERAS
 from ..backend.keras_internals import flat_layers, kept, no_gradients
+from ..layers import AttentionPooling
 from ..preprocess.layer import Preprocess
 from .around import around, backbone, mixes, own_variables
-from .parts import BLOCKS, blocks, checked, find_vit, has_vit, learner
+from .parts import BLOCKS, blocks, checked, find_vit, has_attention, has_vit, learner, prefix_names
 
 Hook = Callable[[keras.layers.Layer, tuple[Any, ...], Callable[..., Any]], Any]
 
@@ -379,3 +380,24 @@ def shares(model: keras.Model) -> np.ndarray:
     found = np.concatenate([moved([-1, *range(n, min(n + 32, count))]) for n in range(0, count, 32)])
     found[found <= 1e-4 * found.max()] = 0
     return found / found.sum() if found.any() else found
+
+
+def readout(model: keras.Model, tokens: int | None = None) -> np.ndarray:
+    """Return how much each token of the last block counts in what the head takes, float32 `(tokens,)`; they sum to 1.
+
+    For another number of `tokens` than images of one size make, the patches share what they have there.
+    """
+    prefix, found = len(prefix_names(find_vit(model))), shares(model)
+    if not found.any() or any(isinstance(layer, AttentionPooling) for layer in flat_layers(model)):
+        # Nothing is read, or as much of each token as an image says.
+        found = (found > 0 if found.any() else np.arange(len(found)) == 0).astype("float32")
+        found /= found.sum()
+    if tokens not in (None, len(found)):
+        patches = tokens - prefix
+        found = np.concatenate([found[:prefix], np.full(patches, found[prefix:].sum() / max(1, patches))])
+    return found.astype("float32")
+
+
+def shows_attention(model: Any) -> bool:
+    """Return whether a model has attention to show for an image: one ViT, with attention, that runs once."""
+    return has_attention(model) and runs(model) == 1

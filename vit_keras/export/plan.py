@@ -19,10 +19,10 @@ from .. import labels as known_labels
 from .._internal.tap import tap
 from .._internal.validate import positive_integer
 from ..anatomy.around import around, heads, mixes
+from ..anatomy.dry_run import readout, runs
 from ..anatomy.inputs import native_size, preprocessing_of
 from ..anatomy.outputs import NUMBERS, output_kind
 from ..anatomy.parts import find_vit, has_attention, prefix_names
-from ..anatomy.pooling import readout, runs
 from ..backend import compiled
 from ..backend.keras_internals import INPUT_DTYPE, flat_layers
 from ..checkpoints.describe import cached_as

@@ -18,8 +18,8 @@ from keras import ops
 
 from .. import anatomy
 from .._internal.tap import tap
+from ..anatomy.dry_run import readout
 from ..anatomy.parts import attention_blocks, find_vit, prefix_names
-from ..anatomy.pooling import readout
 from ..backend import compiled
 from ..layers import AttentionPooling
 from .gradients import gradients_of, logits_only, torch_gradients

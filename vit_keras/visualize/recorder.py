@@ -12,7 +12,7 @@ from keras import ops
 
 from .. import anatomy
 from .._internal.warn import warn_caller
-from ..anatomy import pooling
+from ..anatomy.dry_run import readout
 from ..anatomy.outputs import output_kind, why_not_classifier
 from ..anatomy.parts import attention_blocks, find_vit, learner, patch_grid, prefix_names
 from ..backend import openvino
@@ -229,7 +229,7 @@ def readout_of(model: keras.Model, tokens: int, pooling_attention: np.ndarray | 
     """Return `Recording.readout` of `count` images, from the attention of a MAP head where there is one."""
     if pooling_attention is not None:
         return pooling_attention.mean(axis=1)
-    return np.tile(pooling.readout(model, tokens), (count, 1))
+    return np.tile(readout(model, tokens), (count, 1))
 
 
 def maps_in(model: keras.Model) -> int:

@@ -14,8 +14,8 @@ from keras import ops
 
 from ... import anatomy
 from ..._internal.validate import one_of
+from ...anatomy.dry_run import readout
 from ...anatomy.parts import find_vit, learner, patch_grid, prefix_names
-from ...anatomy.pooling import readout
 from ...backend import compiled
 from ...labels import class_numbers
 from ..attention import attention_map
