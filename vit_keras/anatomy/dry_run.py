@@ -23,7 +23,7 @@ from ..backend.keras_internals import flat_layers, kept, no_gradients
 from ..layers import AttentionPooling
 from ..preprocess.layer import Preprocess
 from .around import around, backbone, mixes, own_variables
-from .parts import BLOCKS, blocks, checked, find_vit, has_attention, has_vit, learner, prefix_names
+from .parts import BLOCKS, blocks, checked, find_vit, has_attention, has_vit, input_shape, learner, prefix_names
 
 Hook = Callable[[keras.layers.Layer, tuple[Any, ...], Callable[..., Any]], Any]
 
@@ -103,7 +103,7 @@ def images(model: keras.Model, values: Any) -> Any:
     """Return inputs of a model with one constant image for each value; what is not an image is 1 everywhere."""
     values, vit = np.asarray(values, "float32"), find_vit(model) if has_vit(model) else None
     stride = getattr(getattr(vit, "config", None), "stride", (16, 16))
-    channels = 3 if vit is None else vit.input_shape[-1]
+    channels = 3 if vit is None else input_shape(vit)[-1]
     sizes = [-(-64 // stride[0]) * stride[0], -(-64 // stride[1]) * stride[1], channels]  # of images of any size
     known = getattr(model, "inputs", None) or next((m.inputs for m in flat_layers(model) if hasattr(m, "inputs")), None)
     if not known:
@@ -370,8 +370,9 @@ def shares(model: keras.Model) -> np.ndarray:
             return keras.ops.zeros_like(call())  # what is behind it does not count
 
         y = dry_run(model, inputs, [last, *heads], hook)
-        found = [_float(x) for x in result or keras.tree.flatten(y)]
-        return np.concatenate([x.reshape(len(x), -1) for x in found if len(x) == len(places)], axis=-1)
+        found = [x for x in result or keras.tree.flatten(y) if len(x.shape) != 3]  # tokens are not read
+        found = [_float(x).reshape(len(x), -1) for x in found if len(x) == len(places)]
+        return np.concatenate([np.zeros((len(places), 1)), *found], axis=-1)
 
     def moved(places):
         return np.linalg.norm(either(model, len(places), functools.partial(vectors, places))[1:] - nothing, axis=1)
@@ -387,11 +388,12 @@ def readout(model: keras.Model, tokens: int | None = None) -> np.ndarray:
 
     For another number of `tokens` than images of one size make, the patches share what they have there.
     """
-    prefix, found = len(prefix_names(find_vit(model))), shares(model)
-    if not found.any() or any(isinstance(layer, AttentionPooling) for layer in flat_layers(model)):
-        # Nothing is read, or as much of each token as an image says.
-        found = (found > 0 if found.any() else np.arange(len(found)) == 0).astype("float32")
-        found /= found.sum()
+    names, found = prefix_names(find_vit(model)), shares(model)
+    prefix = len(names)
+    if not found.any():  # nothing makes a vector of the tokens
+        found = np.arange(len(found)) == 0 if "cls" in names else np.arange(len(found)) >= prefix
+    if found.dtype == bool or any(isinstance(layer, AttentionPooling) for layer in flat_layers(model)):
+        found = (found > 0) / np.count_nonzero(found)  # an image says how much of each
     if tokens not in (None, len(found)):
         patches = tokens - prefix
         found = np.concatenate([found[:prefix], np.full(patches, found[prefix:].sum() / max(1, patches))])

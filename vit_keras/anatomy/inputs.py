@@ -15,7 +15,7 @@ from ..preprocess import GOOGLE, Preprocessing
 from ..preprocess.layer import Preprocess
 from .around import upstream
 from .dry_run import RESIZING, input_range, resizing
-from .parts import blocks, find_vit, learner
+from .parts import blocks, find_vit, input_shape, learner
 
 
 def entering(model: keras.Model, vit: keras.Model) -> Iterator[tuple[keras.Model, keras.layers.Layer, Any]]:
@@ -65,12 +65,10 @@ def image_shape(model: keras.Model) -> tuple[int | None, int | None, int | None,
         )
     model = learner(model)
     vit = find_vit(model)
-    for _, _, tensor in entering(model, vit):
-        starts = [] if tensor is None else [layer.output for layer, taken in upstream(tensor).items() if not taken]
-        starts = sorted((x for x in starts if len(x.shape) == 4), key=lambda x: x.shape[-1] != vit.input_shape[-1])
-        if starts:
-            return tuple(starts[0].shape)
-    return tuple(vit.input_shape)
+    graphs = [upstream(tensor) for _, _, tensor in entering(model, vit) if tensor is not None]
+    starts = [[layer.output for layer, taken in graph.items() if not taken] for graph in graphs[:1]] or [vit.inputs]
+    images = [tuple(x.shape) for x in starts[0] if len(x.shape) == 4] or [tuple(input_shape(vit))]
+    return next((shape for shape in images if shape[-1] == input_shape(vit)[-1]), images[0])
 
 
 def check_batch(model: keras.Model, images: Any) -> None:

@@ -61,7 +61,7 @@ def find_vit(model: keras.Model) -> keras.Model:
     models = [layer for layer in flat_layers(learner(model)) if isinstance(layer, keras.Model)]
     found = [m for m in models if any(isinstance(layer, _PARTS) for layer in m.layers)]
     found = [m for m in found if not any(each in found for each in flat_layers(m)[1:])]  # the innermost
-    texts = [m for m in found if len(_input_shape(m)) == 2]
+    texts = [m for m in found if len(input_shape(m)) == 2]
     if len(found) != 1:
         advice = "Pass one of them." if not texts else "Pass model.image, or zero_shot_classifier(model, texts)."
         raise ValueError(
@@ -71,12 +71,12 @@ def find_vit(model: keras.Model) -> keras.Model:
     if texts:
         raise ValueError(
             f"The model {found[0].name!r} is not a Vision Transformer: its input has the shape "
-            f"{_input_shape(found[0])}, as the tokens of a text."
+            f"{input_shape(found[0])}, as the tokens of a text."
         )
     return found[0]
 
 
-def _input_shape(model: keras.Model) -> tuple[int | None, ...]:
+def input_shape(model: keras.Model) -> tuple[int | None, ...]:
     """Return the shape of a model's first input; `()` for a model without a graph."""
     return next((tuple(each.shape) for each in getattr(model, "inputs", None) or ()), ())
 
