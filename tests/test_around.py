@@ -19,6 +19,7 @@ from vit_keras.anatomy.dry_run import activation, ending, input_range, readout, 
 from vit_keras.anatomy.outputs import output_kind
 from vit_keras.anatomy.parts import find_vit
 from vit_keras.export.plan import Plan
+from vit_keras.model import VisionTransformer
 from vit_keras.training.checks import check
 from vit_keras.training.freeze import train_only
 
@@ -154,6 +155,7 @@ ENDS = {
     "ops.softmax": (P, lambda: behind(D(3, activation=ops.softmax))),
     "lambda": (P, lambda: behind(D(3, activation=lambda x: ops.softmax(x)))),
     "log_softmax": (L, lambda: behind(D(3, "log_softmax"))),
+    "sparsemax": (P, lambda: behind(D(3, "sparsemax"))),
     "hard_sigmoid": (P, lambda: behind(D(3, "hard_sigmoid"))),
     "relu": (None, lambda: behind(D(3, "relu"))),
     "tanh": (None, lambda: behind(D(3, "tanh"))),
@@ -347,6 +349,12 @@ def two_images():
     return keras.Model(images, D(3)(features(channels=6)(K.Concatenate()(images))))
 
 
+def fast():
+    """A model as a zero-shot classifier is one, whose own call is compiled."""
+    image = keras.Input((32, 32, 3))
+    return VisionTransformer(image, D(3)(K.UnitNormalization()(features()(image))))
+
+
 N, PX, U = "normalized", "pixels", "unit"
 FRONTS = {
     "none": (N, tiny),
@@ -389,6 +397,7 @@ FRONTS = {
     "behind": (N, lambda: keras.Sequential([tiny(), K.Rescaling(0.5)])),
     "nested": (PX, lambda: keras.Sequential([before(K.Rescaling(1 / 255)), K.Softmax()])),
     "a CNN beside the ViT": (N, branch),
+    "a fast model": (N, fast),
     **{
         f"subclass {' '.join(order)}": (PX, functools.partial(subclass, order))
         for order in itertools.permutations(("vit", "scale", "mine"))
@@ -396,7 +405,16 @@ FRONTS = {
 }
 
 
-EXACT = ("none", "flip", "x / 127.5 - 1", "operations", "preprocessing", "letterbox", "a CNN beside the ViT")
+EXACT = (
+    "none",
+    "flip",
+    "x / 127.5 - 1",
+    "operations",
+    "preprocessing",
+    "letterbox",
+    "a CNN beside the ViT",
+    "a fast model",
+)
 
 
 @pytest.mark.core
