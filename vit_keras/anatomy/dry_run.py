@@ -11,7 +11,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
@@ -19,7 +19,7 @@ import numpy as np
 
 from .._internal.tap import hooked
 from ..backend.changes import KEPT_BY_KERAS
-from ..backend.keras_internals import flat_layers, kept, no_gradients
+from ..backend.keras_internals import flat_layers, input_structure, kept, no_gradients
 from ..layers import AttentionPooling
 from ..preprocess.layer import Preprocess
 from .around import around, backbone, mixes, own_variables
@@ -54,9 +54,9 @@ def _answered(question: Callable[..., Any], model: keras.Model) -> Any:
     except (TypeError, ValueError):
         raise
     except Exception as error:  # each backend's own
-        reason = f"{type(error).__name__}: {str(error).strip().splitlines()[:1]}"
+        reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
         raise ValueError(
-            f"Cannot tell what the model {model.name!r} does, which fails on gray images: {reason}."
+            f"Cannot tell what the model {model.name!r} does. On gray images it fails: {reason}"
         ) from error
 
 
@@ -65,15 +65,12 @@ _NO_SETTINGS = {*KEPT_BY_KERAS, "optimizer", "loss", "history", "train_function"
 
 def _state(model: keras.Model) -> list[Any]:
     """Return the attributes of all layers but those inside of blocks. They are compared by identity, and kept alive."""
-    state, waiting, seen = [], [model], set()
-    while waiting:
-        layer = waiting.pop()
-        if layer not in seen:
-            seen.add(layer)
-            model_ = isinstance(layer, keras.Model)
-            own = ((name, x) for name, x in vars(layer).items() if not (model_ and name[0] == "_"))
-            state += [layer, *(x for name, x in own if name not in _NO_SETTINGS)]
-            waiting += () if isinstance(layer, BLOCKS) else layer._layers
+    state: list[Any] = []
+    for layer in flat_layers(model, BLOCKS):
+        own = {name: x for name, x in vars(layer).items() if name not in _NO_SETTINGS}
+        if isinstance(layer, keras.Model):  # what Keras keeps there changes while it runs
+            own = {name: x for name, x in own.items() if name[0] != "_"}
+        state += [layer, *own.values()]
     return state
 
 
@@ -105,9 +102,10 @@ def images(model: keras.Model, values: Any) -> Any:
     stride = getattr(getattr(vit, "config", None), "stride", (16, 16))
     channels = 3 if vit is None else input_shape(vit)[-1]
     sizes = [-(-64 // stride[0]) * stride[0], -(-64 // stride[1]) * stride[1], channels]  # of images of any size
-    known = getattr(model, "inputs", None) or next((m.inputs for m in flat_layers(model) if hasattr(m, "inputs")), None)
-    if not known:
+    built = next((m for m in flat_layers(model) if getattr(m, "inputs", None)), None)
+    if built is None:
         raise ValueError(f"The model {model.name!r} is not built: nothing tells what it takes. Call it once.")
+    known = built.inputs
     of_vit = [x for x in known if len(x.shape) > 3 and x.shape[-1] in (None, channels)]
     of_images = {id(x) for x in of_vit or known if len(x.shape) > 3}
 
@@ -118,8 +116,7 @@ def images(model: keras.Model, values: Any) -> Any:
         each = each.reshape(-1, *[1] * len(shape)).astype(keras.backend.standardize_dtype(x.dtype))
         return np.broadcast_to(each, (len(values), *shape)).copy()
 
-    structure = getattr(model, "_inputs_struct", known[0])  # a Sequential has no structure
-    return keras.tree.map_structure(filled, structure)
+    return keras.tree.map_structure(filled, input_structure(built) if built is model else known[0])
 
 
 def either(model: keras.Model, rows: int, answer: Callable[[Any], Any]) -> Any:
@@ -129,26 +126,25 @@ def either(model: keras.Model, rows: int, answer: Callable[[Any], Any]) -> Any:
     return answer(images(model, [0.0] * rows))
 
 
-def reaching(model: keras.Model, batch: Any, hooks: Mapping[keras.layers.Layer, Hook] | None = None) -> np.ndarray:
-    """Return what reaches the ViT of a batch, the input of its first layer that learns; `hooks` see layers before."""
+def reaching(model: keras.Model, batch: Any, zeros: Iterable[keras.layers.Layer] = ()) -> np.ndarray:
+    """Return what reaches the ViT of a batch, the input of its first layer that learns, where others return zeros."""
     result: list[np.ndarray] = []
-    learning = [x for x in backbone(model) if own_variables(x, learned=True) and not isinstance(x, keras.Model)]
-    before = hooks or {}
+    zeros = set(zeros)
 
     def stop(layer, args, call):
-        if layer in before:
-            return before[layer](layer, args, call)
+        if layer in zeros:
+            return keras.tree.map_structure(keras.ops.zeros_like, call())
         result.append(keras.ops.convert_to_numpy(keras.ops.cast(args[0], "float32")))
         raise Enough
 
-    dry_run(model, batch, [*learning, *before], stop)
+    dry_run(model, batch, [*_learning(model), *zeros], stop)
     if not result:
         raise ValueError(f"The Vision Transformer in the model {model.name!r} gets no images when the model is called.")
     return result[0]
 
 
-def _zeros(layer, args, call):
-    return keras.tree.map_structure(keras.ops.zeros_like, call())
+def _learning(model: keras.Model) -> list[keras.layers.Layer]:
+    return [x for x in backbone(model) if own_variables(x, learned=True) and not isinstance(x, keras.Model)]
 
 
 @asked
@@ -157,7 +153,7 @@ def input_range(model: keras.Model) -> str:
     batch = images(model, [-1.0, 0.0, 1.0, 255.0])
     seen = reaching(model, batch)
     learned = [layer for layer in around(model) if mixes(layer)]
-    if learned and not np.array_equal(seen, reaching(model, batch, dict.fromkeys(learned, _zeros))):
+    if learned and not np.array_equal(seen, reaching(model, batch, learned)):
         return "normalized"  # features of the user's own
     # `TimeDistributed` makes images of frames.
     below, black, one, white = np.median(seen.reshape(4, -1, seen.shape[-1]), axis=1).mean(axis=-1)
@@ -172,32 +168,32 @@ def input_range(model: keras.Model) -> str:
 RESIZING = (Preprocess, keras.layers.Resizing, keras.layers.CenterCrop)
 
 
+def called(model: keras.Model, inputs: Any, watched: Iterable[Any], until: Iterable[Any] = ()) -> tuple[list[Any], Any]:
+    """Return the layers that a model calls, in order, until one that ends the run, and the outputs."""
+    found: list[Any] = []
+
+    def note(layer, args, call):
+        if layer in ends:
+            raise Enough
+        found.append(layer)
+        return call()
+
+    ends = set(until)
+    outputs = dry_run(model, inputs, [*watched, *ends], note)
+    return found, outputs
+
+
 @asked
 def resizing(model: keras.Model) -> list[keras.layers.Layer]:
     """Return the layers that resize images before they reach the ViT of a model, in the order in which they run."""
-    called: list[keras.layers.Layer] = []
     watched = [layer for layer in flat_layers(model) if isinstance(layer, RESIZING)]
-
-    def note(layer, args, call):
-        called.append(layer)
-        return call()
-
-    if watched:
-        reaching(model, images(model, [0.0]), dict.fromkeys(watched, note))
-    return called
+    return called(model, images(model, [0.0]), watched, _learning(model))[0] if watched else []
 
 
 @asked
 def runs(model: keras.Model) -> int:
     """Return how many times a model runs its ViT for a batch of images: 2 if it is siamese."""
-    called: list[keras.layers.Layer] = []
-
-    def count(layer, args, call):
-        called.append(layer)
-        return call()
-
-    dry_run(model, images(model, [0.0]), blocks(find_vit(model))[:1], count)
-    return len(called) or 1
+    return len(called(model, images(model, [0.0]), blocks(find_vit(model))[:1])[0]) or 1
 
 
 # --- what comes out -----------------------------------------------------------------------------------------------
@@ -238,17 +234,13 @@ def _ending(model: keras.Model, inputs: Any) -> Ending:
     inside = blocks(find_vit(model)) if known else []
     layers = around(model) if known else [layer for layer in flat_layers(model) if own_variables(layer)]
     layers = [layer for layer in layers if layer.name != "pre_logits"]
-    called: list[keras.layers.Layer] = []
-
-    def note(layer, args, call):
-        called[:] = [each for each in called if each is not layer] + [layer]
-        return call()
-
-    outputs = keras.tree.flatten(dry_run(model, inputs, [*layers, *inside], note))
+    ran, outputs = called(model, inputs, [*layers, *inside])
+    outputs = keras.tree.flatten(outputs)
     found = Ending("features" if known else None, outputs=len(outputs), width=outputs[0].shape[-1])
     if found.outputs > 1:
         return dataclasses.replace(found, kind=None)
-    after = called[max((n for n, layer in enumerate(called) if layer in inside), default=-1) + 1 :]
+    ran = list(dict.fromkeys(reversed(ran)))[::-1]  # the last call of each
+    after = ran[max((n for n, layer in enumerate(ran) if layer in inside), default=-1) + 1 :]
     for layer in filter(mixes, reversed(after)):
         (y, taken), (other, others) = (_replaced(model, inputs, layer, found.heads, seed) for seed in (0, 1))
         if np.allclose(y, other, atol=1e-6) or not all(map(np.allclose, taken, others)):
@@ -313,13 +305,7 @@ def activation(model: keras.Model) -> Any:
     return None
 
 
-_WITH_ACTIVATION = (
-    keras.layers.Dense,
-    keras.layers.EinsumDense,
-    keras.layers.Conv1D,
-    keras.layers.Conv2D,
-    keras.layers.Conv3D,
-)
+_WITH_ACTIVATION = (keras.layers.Dense, keras.layers.EinsumDense, *keras.layers.Conv2D.__bases__)
 
 
 def _float(tensor: Any) -> np.ndarray:

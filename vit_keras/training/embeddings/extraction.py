@@ -153,16 +153,16 @@ class Extractor:
 
 def _vector(model: keras.Model, images: Any, training: bool = False) -> Any:
     """Return the vector that layers around a ViT make of its tokens, or else the tokens: what its head takes."""
-    taken: list[Any] = []
+    vit, taken, tokens = find_vit(model), [], []
 
     def note(layer, name, tensor):
-        taken.extend([tensor] if name == "input" else [])
+        if (name == "output") == (layer is vit):
+            (tokens if layer is vit else taken).append(tensor)
         return tensor
 
-    with tap(note, [layer for layer in around(model) if mixes(layer)]):
-        outputs = model(images, training=training)
-    behind = [x for x in (*taken, *keras.tree.flatten(outputs)) if len(x.shape) in (2, 3)]
-    return next((x for x in behind if len(x.shape) == 2), behind[0])
+    with tap(note, [vit, *(layer for layer in around(model) if mixes(layer))]):
+        outputs = keras.tree.flatten(model(images, training=training))
+    return next((x for x in (*taken, *outputs) if len(x.shape) == 2), tokens[0])
 
 
 def _tower(vit: keras.Model, layer: str | None) -> VisionTransformer:
