@@ -247,7 +247,7 @@ def _ending(model: keras.Model, inputs: Any) -> Ending:
             continue  # the output does not depend on it, or through another head
         if not found.heads:
             found.kind, found.behind = _kind(y), after[after.index(layer) + 1 :]
-            found.alone = found.width == 1 or bool((y.sum(axis=-1) > 1.01).any())
+            found.alone = found.width == 1 or bool((y[6].sum(axis=-1) > 1.01).any())
         found.heads.insert(0, layer)
         if not known:
             break  # what is before it may be a deep network
