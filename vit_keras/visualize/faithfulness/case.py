@@ -52,7 +52,7 @@ class Case:
             model(self.inputs(self.pictures[:1]))
 
     @functools.cached_property
-    def _read_tokens(self):
+    def _read_tokens(self) -> np.ndarray:
         return readout(self.model, self.masks().shape[1])  # computes numbers, so it is asked before anything compiles
 
     def showing(self, pictures: Any) -> Any:
@@ -108,7 +108,7 @@ class Case:
         pictures = self.pictures if pictures is None else pictures
         if kind == "probability":
             _refuse_without_classes(self.model)
-        tokens = self._read_tokens if kind == "similarity" else []
+        tokens = self._read_tokens if kind == "similarity" else np.empty(0)
         results, function = [], functools.partial(masked_pass.read, kind, tokens)
         for c in self._chunks():
             arrays = [self.inputs(pictures[c])] + ([] if masks is None else [masks[c]])
