@@ -292,6 +292,15 @@ def test_model_safetensors_is_of_the_model_that_its_folder_is_named_after(
     assert locate.find_local(find("timm/vit_base_patch16_224.augreg_in21k")) is None
 
 
+@pytest.mark.parametrize("is_file", [False, True])
+def test_a_file_that_is_named_after_its_model_is_found(tmp_path, monkeypatch, is_file):
+    path = tmp_path / "deit_tiny_patch16_224.fb_in1k.safetensors"
+    path.touch()
+    monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(path if is_file else tmp_path))
+    assert locate.find_local(find(DEIT)) == path
+    assert locate.find_local(find("timm/vit_base_patch16_224.augreg_in21k")) is None
+
+
 def test_a_file_of_unknown_size_is_told_by_the_folder_that_it_is_published_in(tmp_path, monkeypatch):
     sam, gsam = find("B_16/sam"), find("B_16/gsam")
     path = tmp_path / "sam" / "ViT-B_16.npz"

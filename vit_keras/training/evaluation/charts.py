@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..._internal.html_page import escape
+from ..._internal.imports import INSTALL
 from ..metrics import wilson
 
 __all__: list[str] = []
@@ -33,7 +34,7 @@ def svg(title: str, draw: Callable[[Any], None], *, square: bool = False) -> str
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError:
-        return ""
+        return f"<p>{escape(f'{title}: the chart needs Matplotlib, {INSTALL}')}</p>"
     with matplotlib.rc_context(_STYLE):
         figure, file = Figure(figsize=(5, 5) if square else (6.4, 3.4), layout="constrained"), io.StringIO()
         draw(axes := figure.add_subplot())

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..._internal.html_page import escape
+from ..._internal.imports import INSTALL
 from ..data.dataset import ImageFolder
 from ..data.duplicates import near_duplicates
 from ..data.folder import Labeled
@@ -137,7 +138,7 @@ def wrong_labels(data: Labeled, rows: np.ndarray, shares: np.ndarray, judge: str
     try:
         from cleanlab.filter import find_label_issues
     except ImportError:
-        return Finding(told=None, text="They need cleanlab: pip install &quot;vit-keras[train]&quot;", **about)
+        return Finding(told=None, text=escape(f"They need cleanlab: {INSTALL}"), **about)
     known, labels = np.unique(data.labels[rows], return_inverse=True)  # cleanlab wants an image of each class
     shares = shares[:, known] if shares.shape[1] > len(known) else shares
     shares = tempered(shares, temperature(shares, labels))
