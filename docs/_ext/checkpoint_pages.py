@@ -11,15 +11,15 @@ from vit_keras import checkpoints
 from vit_keras.checkpoints import families, registry
 from vit_keras.checkpoints.augreg import AUGREG_ADAPTED, AUGREG_AUGMENTATIONS, AUGREG_MODELS
 
-INDEX = """# Checkpoints
+INDEX = """# Published checkpoints
 
-`open_model` and `from_checkpoint` take the name of a published file, or any file that you have. The tables below are
+`open_model` takes the name of a published file, or any file that you have. The tables below are
 made from the tables that the package itself reads. Click on a column to sort a table, and type a word to filter it.
 
 ::::{{grid}} 1 2 2 2
 :gutter: 3
 
-:::{{grid-item-card}} Load any weight file
+:::{{grid-item-card}} Open any checkpoint
 :link: ../checkpoints
 :link-type: doc
 Formats, families, offline use, what is adapted, what is written.
@@ -53,7 +53,7 @@ On the command line, `vit-keras models dinov2` lists them and `vit-keras inspect
 ```{{toctree}}
 :hidden:
 
-Load any weight file <../checkpoints>
+Open any checkpoint <../checkpoints>
 families
 published
 tried

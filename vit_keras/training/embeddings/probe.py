@@ -55,7 +55,7 @@ class Probe:
     def apply_to(self, model: keras.Model, scale: float = 1.0) -> None:
         """Put the probe into a model's head. The model then predicts as the probe does.
 
-        As a start for fine-tuning, `ridge_probe` is better than `linear_probe` (docs/training.md).
+        As a start for fine-tuning, `ridge_probe` is better than `linear_probe` (benchmarks/finetuning.md).
 
         Args:
             model: A ViT with a head, or a model with a ViT inside that ends in a `Dense` layer, which sees the

@@ -21,7 +21,7 @@ from .frozen import MOST_WORK, FrozenFeatures
 
 __all__: list[str] = []
 
-IMPROBABLE = 0.05  # labels that are less probable are likely wrong; docs/training.md has a test of how many are
+IMPROBABLE = 0.05  # labels that are less probable are likely wrong; benchmarks/finetuning.md has a test of how many are
 _MOST_LEARNED = 5000  # images at most that logistic regressions learn, drawn at random; see also `MOST_WORK`
 _SIZES = (1 / 8, 1 / 4, 1 / 2, 1.0)
 _DRAWS = 5
