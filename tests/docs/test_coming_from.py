@@ -167,12 +167,12 @@ def test_transformers(here):
     made.labels = ("cat", "dog", "bird")
     vit_keras.save_weights(made, folder, format="huggingface")
     forget_settings(folder / "model.safetensors")
-    theirs = None if other("tf_keras") is None else other("transformers", "TFViTForImageClassification")
+    theirs = other("transformers")
     page = Columns("transformers.md", theirs=theirs)
     assert find(name)  # a file of 350 MB: the folder stands in for it
     page.pairs = [tuple(code.replace(name, str(folder)) for code in pair) for pair in page.pairs]
     page.run(0)
-    page.same("logits")
+    page.same("logits", torch_array)
     assert page.ours["name"] in made.labels
     page.run(1)
     page.run(2)
@@ -182,9 +182,9 @@ def test_transformers(here):
         page.theirs["images"] = pixels.transpose(0, 3, 1, 2)
     page.run(3)
     assert page.ours["attention"].shape == (2, 2, 2, 50, 50) and page.ours["hidden"].shape[1:] == (2, 50, 64)
-    page.same("tokens")
-    page.same("attention", np.stack)
-    page.same("hidden", lambda hidden: np.stack(hidden))
+    page.same("tokens", torch_array)
+    page.same("attention", lambda maps: np.stack([torch_array(each) for each in maps]))
+    page.same("hidden", lambda hidden: np.stack([torch_array(each) for each in hidden]))
     page.run(4)
     assert json.loads(Path("ours", "config.json").read_text())["model_type"] == "vit"
 

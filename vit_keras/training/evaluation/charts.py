@@ -17,12 +17,15 @@ from ..metrics import wilson
 __all__: list[str] = []
 
 _MOST_POINTS = 2000  # in a scatter chart; of more images, an even selection is drawn
+_ACCENT = "#7a2382"
+"""The light accent of the page; the page replaces it in its dark theme."""
+
 _KINDS = {
     "train": ("training", "#7f7f7f"),
-    "val": ("held out", "#2f7fd1"),
+    "val": ("held out", _ACCENT),
     "rate": ("of the last step", "#7f7f7f"),
     "before": ("before calibration", "#7f7f7f"),
-    "after": ("after", "#2f7fd1"),
+    "after": ("after", _ACCENT),
 }
 _STYLE: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "report", "font.size": 12, "axes.spines.top": False}
 _STYLE |= {"axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25, "legend.frameon": False}
@@ -48,6 +51,7 @@ def svg(title: str, draw: Callable[[Any], None], *, square: bool = False) -> str
     text = text[text.index("<svg") :].replace("<svg ", f'<svg role="img" aria-label="{escape(title)}" ', 1)
     for black in ("#000000", "#262626"):
         text = text.replace(black, "currentColor")
+    text = text.replace(_ACCENT, "var(--accent)")
     return f"<figure><h3>{escape(title)}</h3>{text}</figure>"
 
 
