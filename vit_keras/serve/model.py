@@ -22,7 +22,7 @@ from .._internal.warn import ignore_in_process
 from ..preprocess import Preprocessing
 from ..preprocess.images import MAX_PIXELS, read, resize_in_steps
 
-__all__ = ["Refused", "ServedModel", "needed"]
+__all__ = ["Refused", "ServedModel"]
 
 RESULTS = ("probabilities", "numbers", "features", "outputs")
 """Outputs of exported files. An answer has the first of these that its file returns."""

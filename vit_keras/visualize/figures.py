@@ -47,7 +47,8 @@ def new_figure(width: float, height: float, dpi: float = 200) -> Any:
         'empty'
     """
     figure = extra("matplotlib.figure", "Figures are drawn with Matplotlib").Figure(
-        figsize=(width, height), dpi=dpi, layout="constrained")
+        figsize=(width, height), dpi=dpi, layout="constrained"
+    )
     # What a notebook asks for that has not imported pyplot:
     figure._repr_png_ = functools.partial(_png, figure)  # pyright: ignore[reportAttributeAccessIssue] (added here)
     return figure
