@@ -114,9 +114,8 @@ def _bars(axis: Any, values: list[float | None], keys: list[Key]) -> None:
 
 
 def _training(axis: Any, cell: dict[str, Any], keys: list[Key]) -> None:
-    found = [
-        next((results[way] for way in FASTEST if way in results), None) for results in (_of(cell, k) for k in keys)
-    ]
+    rows = [_of(cell, key) for key in keys]
+    found = [next((results[way] for way in FASTEST if way in results), None) for results in rows]
     _bars(axis, [result and _rate(cell, result) for result in found], keys)
     axis.set(title=f"Training: {cell['title']}", xlabel="images per second")
 

@@ -144,14 +144,8 @@ def draw(rows: list[dict[str, Any]], path: str | os.PathLike, budget: str = "30 
             points = [(each[name], y) for y, each in enumerate(sets.values()) if name in each]
             for cell, y in points:
                 axis.plot([cell.low, cell.high], [y, y], color=color, linewidth=1.2, alpha=0.6)
-            axis.plot(
-                [c.mean for c, _ in points],
-                [y for _, y in points],
-                mark,
-                color=color,
-                label=name,
-                zorder=3 + (name == OURS),
-            )
+            means, places = [cell.mean for cell, _ in points], [y for _, y in points]
+            axis.plot(means, places, mark, color=color, label=name, zorder=3 + (name == OURS))
         axis.set_yticks(range(len(sets)), [TITLES.get(data, data) for data in sets])
         axis.set_ylim(len(sets) - 0.5, -0.5)
         axis.set_xlabel(f"score in percent after {budget} of processor time")
