@@ -85,7 +85,7 @@ html_theme.sidebar_secondary.remove: true
 ---
 # Choose a model
 
-Pass a name to `open_model` or `from_checkpoint`. The file is downloaded once and verified. On the command line,
+Pass a name to `open_model`. The file is downloaded once and verified. On the command line,
 `vit-keras models --max-mb 30 --sort top1 --license apache-2.0 --task classify` selects models like the filters below.
 
 ## Which one for …?
@@ -118,7 +118,7 @@ are not listed, but follow this grammar:
 | fine-tuned on | {adapted} |
 
 The file name is enough to open one, such as
-`from_checkpoint("augreg/Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0--imagenet2012-steps_20k-lr_0.03-res_224.npz")`.
+`open_model("augreg/Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0--imagenet2012-steps_20k-lr_0.03-res_224.npz")`.
 """
 
 CHOICES = (

@@ -337,7 +337,7 @@ def test_a_figure_without_matplotlib(capsys, picture, tmp_path, monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "meta_path", [NoMatplotlib, *sys.meta_path])
     arguments = ["attention", picture, "--model", "none.keras", "--all-methods", "-o", str(tmp_path / "out.png")]
-    assert_refused(capsys, arguments, "pip install matplotlib")
+    assert_refused(capsys, arguments, "Matplotlib")
 
 
 # --------------------------------------------------------------------- explore --

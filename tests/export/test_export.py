@@ -50,7 +50,7 @@ def test_what_is_refused_before_anything_is_done(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="offers none"):
         vit_keras.export(None, tmp_path / "a.pt2", quantize="int8")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"onnxruntime, .*vit-keras\[onnx\]"):
+    with pytest.raises(ImportError, match="pip install onnx onnxruntime"):
         vit_keras.export(None, tmp_path / "a.onnx")
     with pytest.raises(ImportError, match="needs tensorflow, not"):  # once, though it writes and runs the file
         vit_keras.export(None, tmp_path / "a", "saved_model")

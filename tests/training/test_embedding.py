@@ -284,7 +284,7 @@ def test_parquet(model, folder, tmp_path, monkeypatch):
 
 def test_parquet_without_pyarrow(model, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
-    with pytest.raises(ImportError, match="vit-keras.parquet"):
+    with pytest.raises(ImportError, match=r"vit-keras\[all\]"):
         embed(model, photos(), output="features.parquet", progress=False)
 
 
