@@ -93,6 +93,7 @@ def test_lit(example):
     assert accuracy >= 0.25  # of ten digits, after 40 steps
 
 
+@pytest.mark.smoke
 @pytest.mark.slow
 def test_quickstart(example, monkeypatch, capsys):
     monkeypatch.delenv("VIT_KERAS_WEIGHTS")

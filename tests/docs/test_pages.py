@@ -10,13 +10,20 @@ for needed in ("cleanlab", "matplotlib", "onnxruntime", "pandas", "sklearn"):
     pytest.importorskip(needed, reason="the documented installation has it")
 
 TI_16 = "Ti_16/augreg-imagenet21k+imagenet2012-224"
-SLOW = ["README.md", "docs/checkpoints.md", "docs/feature_maps.md", "docs/index.md", "docs/merging.md"]
+SLOW = ["docs/checkpoints.md", "docs/feature_maps.md", "docs/index.md", "docs/merging.md"]
 SLOW += ["docs/packing.md", "docs/training.md"]
 QUICK = ["docs/classify.md", "docs/embed.md", "docs/explain.md", "docs/troubleshooting.md"]
 
 
 @pytest.mark.filterwarnings("ignore")  # a reader sees them
-@pytest.mark.parametrize("page", [*(pytest.param(page, marks=pytest.mark.slow) for page in SLOW), *QUICK])
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param("README.md", marks=[pytest.mark.slow, pytest.mark.smoke]),
+        *(pytest.param(page, marks=pytest.mark.slow) for page in SLOW),
+        *QUICK,
+    ],
+)
 def test_a_page_runs_in_an_empty_folder(page, monkeypatch, tmp_path):
     weights = tmp_path / "weights"
     weights.mkdir()
