@@ -27,7 +27,7 @@ from .compat import load_pretrained as load_pretrained
 from .compat import validate_pretrained_top as validate_pretrained_top
 from .config import ViTConfig
 from .model import VisionTransformer
-from .opening import create, from_checkpoint
+from .opening import create
 from .preprocess.pixels import preprocess_inputs
 from .variants import CIFAR10, FACTORIES, VARIANTS
 
@@ -36,7 +36,6 @@ __all__ = [
     "VisionTransformer",
     "build",
     "build_model",
-    "from_checkpoint",
     "preprocess_inputs",
     "vit_b8",
     "vit_b16",

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hub import served
 
+import vit_keras
 from vit_keras import checkpoints, config, open_model, variants, vit
 from vit_keras.checkpoints import locate, registry, timm_models
 from vit_keras.checkpoints.download import cached_path
@@ -83,18 +84,18 @@ def http(tmp_path, monkeypatch):
 def test_factory_takes_a_path(google_npz, kind):
     path = google_npz()
     model = vit.vit_b16(weights=kind(path), **SMALL)
-    assert_same_weights(model, vit.from_checkpoint(path).get_weights())
+    assert_same_weights(model, vit_keras.from_checkpoint(path).get_weights())
     assert model.load_report.source == str(path)
 
 
 @pytest.mark.parametrize(
-    "load", [functools.partial(vit.vit_b16, **SMALL), lambda weights: vit.from_checkpoint(weights)]
+    "load", [functools.partial(vit.vit_b16, **SMALL), lambda weights: vit_keras.from_checkpoint(weights)]
 )
 def test_weights_may_be_a_url(google_npz, http, load):
     path = google_npz()
     url = f"{http}/{path.name}"
     model = load(weights=url)
-    assert_same_weights(model, vit.from_checkpoint(path).get_weights())
+    assert_same_weights(model, vit_keras.from_checkpoint(path).get_weights())
     assert model.load_report.source == str(cached_path(url))
 
 
