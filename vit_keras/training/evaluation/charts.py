@@ -72,7 +72,7 @@ def history_chart(title: str, lines: Mapping[str, Sequence[float]], images: int 
         held_out = lines.get("val", ())
         if images and all(map(math.isfinite, held_out)):
             low, high = zip(*(wilson(value, images) for value in held_out))
-            axes.fill_between(range(1, len(held_out) + 1), low, high, alpha=0.2, linewidth=2)
+            axes.fill_between(range(1, len(held_out) + 1), low, high, alpha=0.2, linewidth=2, color=_ACCENT)
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_xlabel("epoch")
 
@@ -104,7 +104,7 @@ def reliability_chart(before: Any, after: Any) -> str:
             known = shown.counts > 0
             name, color = _KINDS[kind]
             axes.plot(shown.sure[known], shown.right[known], "o-", color=color, label=name, markersize=3)
-        axes.set(xlabel="how sure", ylabel="how often right", xlim=(0, 1), ylim=(0, 1))
+        axes.set(xlabel="how sure", ylabel="how often right", xlim=(0, 1.02), ylim=(0, 1.02))
 
     return svg("Reliability", draw, square=True)
 
