@@ -115,7 +115,7 @@ class Case:
             tensors = [ops.convert_to_tensor(a) for a in arrays]
             with torch_gradients(wanted=False):
                 seen = compiled.run(
-                    self.model, function, *tensors, key=("evaluate", kind, masks is not None, str(tokens))
+                    self.model, function, *tensors, key=("evaluate", kind, masks is not None, tokens.tobytes())
                 )
             results.append(ops.convert_to_numpy(seen))
         return np.concatenate(results).astype("float64")
