@@ -6,8 +6,9 @@ from typing import Any
 
 import keras
 
-from .anatomy.parts import alone, keeper, last_layer_of
-from .backend.keras_internals import flat_layers
+from .anatomy.around import alone, last_layer_of
+from .anatomy.parts import keeper
+from .backend.keras_internals import flat_layers, input_structure
 from .layers._base import change_setting, setting
 from .preprocess.layer import Preprocess
 
@@ -87,8 +88,7 @@ def _around(model: keras.Model, vit: keras.Model, new: keras.Model) -> keras.Mod
             shape[places[-1] : places[-1] + 2] = size
         return keras.Input(batch_shape=shape, dtype=x.dtype, name=x.name)
 
-    given = model.inputs[0] if isinstance(model, keras.Sequential) else model.input
-    inputs = keras.tree.map_structure(resized, given)
+    inputs = keras.tree.map_structure(resized, input_structure(model))
     return _clone(model, config_of, {inner: replaced}, inputs)
 
 
@@ -100,7 +100,7 @@ def _behind(vit: keras.Model, new: keras.Model) -> keras.Model:
     others = [x for x in vit.inputs if all(x is not each for each in own.inputs)]
     copy = _clone(keras.Model([last_layer_of(vit).output, *others], vit.output), lambda layer: layer.get_config())
     more = {id(x): keras.Input(batch_shape=x.shape, dtype=x.dtype, name=x.name) for x in others}
-    inputs = keras.tree.map_structure(lambda x: more.get(id(x), new.input), vit.input)
+    inputs = keras.tree.map_structure(lambda x: more.get(id(x), new.input), input_structure(vit))
     return keras.Model(inputs, copy([new.output, *more.values()]), name=vit.name)
 
 

@@ -17,8 +17,9 @@ import keras
 from ._internal.bounds import about, patch_stride
 from ._internal.validate import check_activations, check_fields, did_you_mean, path_text, size_pair
 from ._internal.warn import warn_caller
+from .anatomy.around import alone
 from .anatomy.inputs import own_preprocessing
-from .anatomy.parts import alone, find_vit, learner
+from .anatomy.parts import find_vit, learner
 from .build import build
 from .checkpoints.architecture import check_head, complete
 from .checkpoints.checkpoint import Checkpoint

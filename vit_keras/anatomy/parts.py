@@ -14,20 +14,17 @@ import keras
 from .. import layers
 from .._internal.validate import is_number
 from ..backend.guarded import CheckedModel
-from ..backend.keras_internals import flat_layers, kept, origin
+from ..backend.keras_internals import flat_layers, kept
 from ..layers._base import change_setting
 from ..layers.mixer import MixerBlock
 from ..layers.patches import Conv2D
-from ..layers.tokens import MeanToken
 from ..preprocess import GOOGLE
 
 HEADS = ("head", "head_dist")
 """Names of a ViT's layers that return classes."""
 
-HEAD = ("pre_logits", *HEADS)
-"""Names of a ViT's layers that are replaced for a new set of classes."""
-
-_PARTS = (layers.AddPositionEmbs, layers.AddSinCosPositionEmbs, layers.TransformerBlock, MixerBlock)
+BLOCKS = (layers.TransformerBlock, MixerBlock)
+_PARTS = (layers.AddPositionEmbs, layers.AddSinCosPositionEmbs, *BLOCKS)
 
 
 def checked(model: Any) -> keras.Model:
@@ -67,7 +64,8 @@ def find_vit(model: keras.Model) -> keras.Model:
     """
     models = [layer for layer in flat_layers(learner(model)) if isinstance(layer, keras.Model)]
     found = [m for m in models if any(isinstance(layer, _PARTS) for layer in m.layers)]
-    texts = [m for m in found if len(_input_shape(m)) == 2]
+    found = [m for m in found if not any(each in found for each in flat_layers(m)[1:])]  # the innermost
+    texts = [m for m in found if len(input_shape(m)) == 2]
     if len(found) != 1:
         advice = "Pass one of them." if not texts else "Pass model.image, or zero_shot_classifier(model, texts)."
         raise ValueError(
@@ -77,12 +75,12 @@ def find_vit(model: keras.Model) -> keras.Model:
     if texts:
         raise ValueError(
             f"The model {found[0].name!r} is not a Vision Transformer: its input has the shape "
-            f"{_input_shape(found[0])}, as the tokens of a text."
+            f"{input_shape(found[0])}, as the tokens of a text."
         )
     return found[0]
 
 
-def _input_shape(model: keras.Model) -> tuple[int | None, ...]:
+def input_shape(model: keras.Model) -> tuple[int | None, ...]:
     """Return the shape of a model's first input; `()` for a model without a graph."""
     return next((tuple(each.shape) for each in getattr(model, "inputs", None) or ()), ())
 
@@ -102,8 +100,7 @@ def blocks(model: keras.Model) -> list[keras.layers.Layer]:
         >>> len(blocks(vit.build_model(32, 16, 3, 16, 2, "tiny", 32, classes=2)))
         3
     """
-    inside = flat_layers(checked(model))
-    return [layer for layer in inside if isinstance(layer, (layers.TransformerBlock, MixerBlock))]
+    return [layer for layer in flat_layers(checked(model)) if isinstance(layer, BLOCKS)]
 
 
 def keeper(*models: keras.Model) -> Any:
@@ -132,43 +129,6 @@ def block_numbers(layers: Any, count: int) -> tuple[int, ...]:
     if not given or not all(-count <= n < count for n in given):
         raise ValueError(f"The model has the blocks 0 to {count - 1}. Received: layers={layers!r}")
     return tuple(sorted({n % count for n in given}))
-
-
-_LAST = (*HEAD, "Transformer_encoder_norm", "fc_norm", "token_and_mean", "tokens_average", "heads_average")
-_POOLING = (layers.ExtractToken, layers.AttentionPooling, MeanToken)
-
-
-def last_layer_of(vit: keras.Model) -> keras.layers.Layer:
-    """Return the last layer of a ViT as `build` makes it; a user may have put others behind it in the same graph."""
-    own = [each for each in vit.layers if each.name in _LAST or isinstance(each, (*_PARTS, *_POOLING))]
-    after = [each for each in vit.layers if each.name == "activation" and own[-1].name == "heads_average"]
-    return (after or own)[-1]
-
-
-def alone(vit: keras.Model) -> keras.Model:
-    """Return a ViT without the layers that a user has put behind it in the same graph, if any."""
-    last = last_layer_of(vit).output
-    if keras.tree.flatten(vit.output) == [last]:
-        return vit
-    before, waiting = {}, [last]
-    while waiting:
-        x = waiting.pop()
-        before[id(x)] = x
-        waiting += [each for each in origin(x)[1] if id(each) not in before]
-    inputs = [x for x in vit.inputs if id(x) in before]
-    return keras.Model(inputs if inputs[1:] else inputs[0], last, name=vit.name)
-
-
-def others_around(model: keras.Model) -> list[Any]:
-    """Return the layers and operations around the ViT in a model, at any depth, that change the outputs."""
-    vit, around = find_vit(model), []
-    own = {id(each) for each in alone(vit).operations}
-    for holder in flat_layers(learner(model)):
-        if isinstance(holder, keras.Model) and vit in flat_layers(holder):
-            around += getattr(holder, "operations", None) or holder.layers
-    silent = (keras.layers.InputLayer, keras.layers.Dropout, keras.layers.Identity)
-    found = [each for each in around if id(each) not in own and not isinstance(each, silent)]
-    return [each for each in found if not (isinstance(each, keras.layers.Layer) and vit in flat_layers(each))]
 
 
 def final_norm(vit: keras.Model) -> keras.layers.Layer | None:
@@ -257,39 +217,6 @@ def quantization(model: keras.Model) -> str | None:
     """Return how the weights of a model are quantized, such as `"int8"` after `model.quantize("int8")`, or `None`."""
     modes = (getattr(layer, "quantization_mode", None) for layer in flat_layers(checked(model)))
     return " and ".join(sorted({mode for mode in modes if mode is not None})) or None
-
-
-def head_layers(model: keras.Model) -> list[keras.layers.Layer]:
-    """Return all layers that turn features into classes, including those that a user added around the ViT."""
-    model = learner(model)
-    try:
-        backbone = {id(layer) for layer in find_vit(model).layers if layer.name not in HEAD}
-        found = [layer for layer in leaves(model) if layer.weights and id(layer) not in backbone]
-    except ValueError:  # another's model
-        weighted = [layer for layer in model.layers if layer.weights]
-        found = [layer for layer in weighted if not isinstance(layer, keras.Model)]
-        if len(weighted) == 1 and not found:
-            return head_layers(weighted[0])
-        found = found if len(found) < len(weighted) else found[-1:]
-    if not found:
-        towers = [layer.name for layer in model.layers if isinstance(layer, keras.Model)]
-        remedy = "Build it with classes=…, or put a Dense layer behind it."
-        if len(towers) > 1:
-            remedy = (
-                f"Freeze its models, {' and '.join(towers)}, or layers of them, by layer.trainable = False. A recipe "
-                'with train="all" leaves them frozen.'
-            )
-        raise ValueError(f"The model {model.name!r} has no head to train. {remedy}")
-    return found
-
-
-def leaves(model: keras.Model) -> list[keras.layers.Layer]:
-    """Return the layers of a model that are not models themselves, including those of nested models."""
-    return [
-        leaf
-        for layer in checked(model).layers
-        for leaf in (leaves(layer) if isinstance(layer, keras.Model) else [layer])
-    ]
 
 
 def set_rates(vit: keras.Model, dropout: float | None = None, stochastic_depth: float | None = None) -> None:

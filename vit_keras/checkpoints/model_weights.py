@@ -15,17 +15,15 @@ import numpy as np
 
 from .. import anatomy, layers
 from .._internal.warn import warn_caller
+from ..anatomy.around import alone, operations_around
 from ..anatomy.inputs import own_preprocessing
 from ..anatomy.outputs import labels_of
 from ..anatomy.parts import (
-    alone,
     attention_blocks,
     dense_layers,
     find_vit,
     has_attention,
-    heads,
     learner,
-    others_around,
     quantization,
 )
 from ..anatomy.settings import read_config
@@ -89,7 +87,7 @@ class ModelWeights(Mapping[str, Any]):
             kept |= {id(dense.lora_kernel_a), id(dense.lora_kernel_b)}
         around = (variable for variable in learner(model).weights if id(variable) not in kept)
         self.ignored: tuple[str, ...] = tuple(getattr(variable, "path", variable.name) for variable in around)
-        self._around = others_around(model)
+        self._around = operations_around(model)
         self._own_grid = self._grid = config.position_grid or config.grid
         self.positions: int | None = math.prod(self._grid) if self._grid and grids.has_positions(self.shapes) else None
 
@@ -159,7 +157,7 @@ def _infer_plain_config(vit: keras.Model, shapes: Mapping[str, tuple[int, ...]])
     blocks = attention_blocks(vit)
     positions = next(layer for layer in vit.layers if isinstance(layer, layers.AddPositionEmbs))
     pooled = any(isinstance(layer, layers.ExtractToken) for layer in vit.layers)
-    head = next((layer for layer in heads(vit) if layer.name == "head"), None)
+    head = next((layer for layer in vit.layers if layer.name == "head"), None)
     top = {name: shapes[f"{name}/kernel"][1] for name in ("pre_logits", "head") if f"{name}/kernel" in shapes}
     patch_height, patch_width, channels, hidden_size = shapes["embedding/kernel"]
     image_size = tuple(vit.input_shape[1:3])

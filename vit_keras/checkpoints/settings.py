@@ -10,9 +10,9 @@ import keras
 
 from .. import anatomy
 from .._internal.warn import warn_caller
+from ..anatomy.around import alone
 from ..anatomy.inputs import remember_preprocessing
 from ..anatomy.outputs import labels_of, set_classes
-from ..anatomy.parts import alone
 from .architecture import has_map_prefix
 from .families.rules import NUMERICS
 from .model_weights import ModelWeights, canonical_variables
