@@ -8,7 +8,7 @@ import keras
 
 from .anatomy.around import alone, last_layer_of
 from .anatomy.parts import keeper
-from .backend.keras_internals import flat_layers, input_structure
+from .backend.keras_internals import flat_layers, input_structure, run_rest
 from .layers._base import change_setting, setting
 from .preprocess.layer import Preprocess
 
@@ -89,34 +89,36 @@ def _around(model: keras.Model, vit: keras.Model, new: keras.Model) -> keras.Mod
         return keras.Input(batch_shape=shape, dtype=x.dtype, name=x.name)
 
     inputs = keras.tree.map_structure(resized, input_structure(model))
-    return _clone(model, config_of, {inner: replaced}, inputs)
+    cloned = {inner: replaced}
+    copy = keras.models.clone_model(model, input_tensors=inputs, clone_function=_cloning(cloned, config_of))
+    del cloned[inner]
+    return _with_weights(copy, cloned)
 
 
 def _behind(vit: keras.Model, new: keras.Model) -> keras.Model:
     """Return the new ViT with copies of the layers that are behind the given one in the same graph."""
-    own = alone(vit)
+    own, cloned = alone(vit), {}
     if own is vit:
         return new
     others = [x for x in vit.inputs if all(x is not each for each in own.inputs)]
-    copy = _clone(keras.Model([last_layer_of(vit).output, *others], vit.output), lambda layer: layer.get_config())
     more = {id(x): keras.Input(batch_shape=x.shape, dtype=x.dtype, name=x.name) for x in others}
     inputs = keras.tree.map_structure(lambda x: more.get(id(x), new.input), input_structure(vit))
-    return keras.Model(inputs, copy([new.output, *more.values()]), name=vit.name)
+    outputs = run_rest(vit, {id(last_layer_of(vit).output): new.output, **more}, _cloning(cloned))
+    return _with_weights(keras.Model(inputs, outputs, name=vit.name), cloned)
 
 
-def _clone(model: keras.Model, config_of: Any, known: Any = (), inputs: Any = None) -> keras.Model:
-    """Return a clone with its weights, with the layers of `known` in the places of others."""
-    pairs = []
+def _cloning(cloned: dict[Any, Any], config_of: Any = lambda layer: layer.get_config()) -> Any:
+    """Return a function that makes one clone of each layer, and notes it; operations of `keras.ops` stay."""
 
     def clone(layer: Any) -> Any:
-        if layer in known:
-            return known[layer]
-        if not isinstance(layer, keras.layers.Layer):  # an operation of keras.ops
-            return layer
-        pairs.append((layer, type(layer).from_config(config_of(layer))))
-        return pairs[-1][1]
+        if layer not in cloned and isinstance(layer, keras.layers.Layer):
+            cloned[layer] = type(layer).from_config(config_of(layer))
+        return cloned.get(layer, layer)
 
-    copy = keras.models.clone_model(model, input_tensors=inputs, clone_function=clone)
-    for layer, cloned in pairs:
-        cloned.set_weights(layer.get_weights())
+    return clone
+
+
+def _with_weights(copy: keras.Model, cloned: dict[Any, Any]) -> keras.Model:
+    for layer, clone in cloned.items():
+        clone.set_weights(layer.get_weights())
     return copy

@@ -156,7 +156,7 @@ def test_a_merged_model_has_the_weights_of_the_other_and_fewer_tokens():
     assert shapes == [(None, 38 - 6 * n, 16) for n in (1, 2, 3)]
     assert np.abs(array(merged(images())) - array(model(images()))).max() > 1e-3
     again = vit_keras.merge_tokens(keras.Sequential([merged]), 0)
-    assert again.config == model.config
+    assert again.layers[0].config == model.config
     np.testing.assert_allclose(array(again(images())), array(model(images())), atol=1e-6)
 
 

@@ -87,6 +87,8 @@ def check_config(vit: keras.Model) -> None:
                 f"{', '.join(f'{value!r:.100}' for value in values)}. {remedy}"
             )
     for layer in vit.layers:
+        if isinstance(layer, layers.ExtractToken) and layer.index != (layer.name == "ExtractDistillationToken"):
+            raise ValueError(f"A file of weights cannot hold that {layer.name!r} takes token {layer.index}. {remedy}")
         known = isinstance(layer, Composite) or layer.name in ("embedding", "pre_logits")
         for part in flat_layers(layer) if known else ():
             usual = keras.activations.tanh if part.name == "pre_logits" else keras.activations.linear

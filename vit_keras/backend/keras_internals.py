@@ -196,6 +196,19 @@ def run_graph(model: keras.Model, inputs: Any, call_of: Callable[[Any], Callable
     return keras.tree.pack_sequence_as(structure, [values[id(x)] for x in model.outputs])
 
 
+def run_rest(model: keras.Model, known: dict[int, Any], call_of: Callable[[Any], Callable[..., Any]]) -> Any:
+    """Return the outputs of a functional model that follow from known tensors, which it has by the id of its own."""
+    values, by_depth = dict(known), model._nodes_by_depth
+    for node in (node for depth in sorted(by_depth, reverse=True) for node in by_depth[depth]):
+        if not node.is_input and all(id(x) in values for x in node.input_tensors):
+            args, kwargs = node.arguments.fill_in(values)
+            results = keras.tree.flatten(call_of(node.operation)(*args, **kwargs))
+            values.update((id(x), result) for x, result in zip(node.outputs, results) if id(x) not in known)
+    if any(id(x) not in values for x in model.outputs):
+        raise ValueError("they read tensors from inside of the ViT.")
+    return keras.tree.pack_sequence_as(model._outputs_struct, [values[id(x)] for x in model.outputs])
+
+
 def values_of(*variables: Any, cast: bool = True) -> list[Any]:
     """Return the values of variables, in the dtype of an autocast scope (PyTorch) if `cast`, and all else as it is."""
     state, kind = thread_state(), keras.Variable
