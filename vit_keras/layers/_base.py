@@ -213,6 +213,11 @@ class Composite(Layer):
         for number in frozen:
             weights[number].trainable = False
 
+    def change_as_built(self, part: keras.layers.Layer, name: str, value: Any) -> None:
+        """Change a setting of a layer inside along with the field that it was built by."""
+        change_setting(part, name, value)
+        self._settings = tuple({**dict(self._settings), (flat_layers(self).index(part), name): value}.items())
+
     def get_config(self) -> dict[str, Any]:
         (dense, frozen), inside = self._built_as, [*self._inside]
         if self.built:
