@@ -9,7 +9,7 @@ from PIL import Image
 
 import vit_keras
 from benchmarks import __main__ as benchmarks
-from benchmarks import environments, runner
+from benchmarks import environments
 from benchmarks.learn import command, data, figure, suite
 from benchmarks.learn.data import Task
 from vit_keras import vit
@@ -71,27 +71,3 @@ def test_each_task_is_learned_within_the_budget(folder, capsys):
     benchmarks.main(["learn", str(folder / "figure.png"), "--output", str(folder / "learn.jsonl")])
     image = Image.open(folder / "figure.png").convert("RGB")
     assert (0, 0x72, 0xB2) in {colour for _, colour in image.getcolors(1 << 24)}
-
-
-def test_a_killed_benchmark_goes_on(folder, monkeypatch):
-    asked = []
-
-    def ask(self, run):
-        asked.append(run)
-        if len(asked) == 3:
-            raise KeyboardInterrupt
-        if len(asked) == 2:
-            raise runner.ContenderFailed("it broke")
-        return {"score": 50.0, "steps": 1, "processor": 1.0}
-
-    monkeypatch.setattr(command.Field, "ask", ask)
-    options = ["--tasks", "colours", "--budgets", "1 step", "--seeds", "1", "--only", "Keras, Adam*"]
-    with pytest.raises(KeyboardInterrupt):
-        learn(folder, *options)
-    path = folder / "learn.jsonl"
-    with open(path, "a") as file:
-        file.write('{"data": "colours", "budg')  # a line that the kill has cut
-    rows = learn(folder, *options)
-    assert len(asked) == 3 + len(suite.RATES) - 1  # all but the first: the one that failed is tried again
-    assert [("error" in row) for row in rows] == [False, True, False, False, False, False]
-    assert learn(folder, *options) == rows and len(asked) == 7  # nothing is left to do

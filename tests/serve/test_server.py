@@ -17,7 +17,6 @@ import make_tiny_onnx
 import numpy as np
 import pytest
 from ask_server import ask, encoded, form, random_picture, raw
-from PIL import Image
 
 pytest.importorskip("uvicorn")
 pytest.importorskip("onnxruntime")
@@ -49,14 +48,6 @@ def test_the_answer_to_an_image(address):
     assert [each["label"] for each in answer["predictions"]] == [make_tiny_onnx.LABELS[n] for n in best]
     np.testing.assert_allclose([each["probability"] for each in answer["predictions"]], expected[best], atol=2e-6)
     assert "attention" not in answer
-
-
-def test_a_turned_image_and_a_form_get_the_same_answer(address):
-    plain, turned = ask(address, "/predict", IMAGE)[2], Image.Exif()
-    turned[0x0112] = 6  # the camera was held upright
-    assert ask(address, "/predict", encoded(np.rot90(random_picture()).copy(), exif=turned))[2] == plain
-    body, headers = form(IMAGE, b"")  # with an empty field, as browsers send it
-    assert ask(address, "/predict", FIELD + body, headers)[2] == plain
 
 
 def test_one_damaged_image_of_five_gets_an_error_and_four_get_answers(address):
