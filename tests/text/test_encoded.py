@@ -27,6 +27,7 @@ def open_tower(folder, tokenizer="auto"):
     return ImageText(image, tower, tokenizer=tokenizer)
 
 
+@pytest.mark.compiles_long
 @pytest.mark.core
 @pytest.mark.parametrize(
     ("tower", "tokenizer"),

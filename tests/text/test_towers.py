@@ -10,6 +10,8 @@ from vit_keras import open_image_text
 from vit_keras.text import TextConfig, build_text, open_text
 from vit_keras.text.model import contrastive_loss
 
+pytestmark = pytest.mark.core(first=("test_features_logits_and_loss_are_those_of_the_original",))
+
 TINY = {"vocab_size": 50, "context_length": 8, "num_layers": 2, "hidden_size": 16, "num_heads": 2, "mlp_dim": 24}
 FIRST = ("hf_clip", "hf_siglip2", "open_clip_not_causal")
 CASES = matrix(sorted(cases(), key=lambda name: name not in FIRST), FIRST)
@@ -20,7 +22,6 @@ def tolerance(reference):
     return 1e-5 * np.abs(reference).max()
 
 
-@pytest.mark.core
 @pytest.mark.filterwarnings("ignore:The pixels")
 @pytest.mark.parametrize("name", CASES)
 def test_features_logits_and_loss_are_those_of_the_original(name, tmp_path):
