@@ -34,7 +34,7 @@ from support import SHARED
 # About files, messages, pictures and pages: what they say of one backend holds for all, but for those that are `core`.
 ANY_BACKEND = (
     *("checkpoints", "hostile", "serve", "cli/test_cli.py", "cli/test_start.py", "training/test_report.py"),
-    *("docs/test_benchmarks.py", "docs/test_docs.py", "docs/test_learn_benchmark.py", "docs/test_packaging.py"),
+    *("docs/test_benchmarks.py", "docs/test_docs.py", "docs/test_packaging.py"),
     "docs/test_versions.py",
     *("export/test_web.py", "export/onnx/test_int8.py", "export/onnx/test_narrow.py"),
     *("test_bounds.py", "test_faults.py", "test_image_bounds.py", "test_images.py", "test_labels.py"),

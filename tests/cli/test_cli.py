@@ -16,7 +16,7 @@ from PIL import Image
 from support import uncompiled
 
 import vit_keras
-from vit_keras import checkpoints, opening, preprocess, utils, visualize, vit
+from vit_keras import checkpoints, cli, opening, preprocess, utils, visualize, vit
 from vit_keras.checkpoints import readers, registry
 from vit_keras.checkpoints.checkpoint import megabytes
 from vit_keras.checkpoints.describe import describe
@@ -103,6 +103,15 @@ def assert_refused(capsys, arguments, message):
     return output.out
 
 
+def test_a_command_is_recorded_as_the_shell_reads_it(monkeypatch):
+    words = ["vit-keras", "finetune", r"C:\my photos", "--epochs", "1"]
+    assert cli._as_typed(words) == r"vit-keras finetune 'C:\my photos' --epochs 1"
+    with monkeypatch.context() as windows:
+        windows.setattr(cli.os, "name", "nt")
+        typed = cli._as_typed(words)
+    assert typed == r'vit-keras finetune "C:\my photos" --epochs 1'
+
+
 # --------------------------------------------------------------------- predict --
 
 
@@ -111,7 +120,7 @@ def test_predict_names_the_file_and_the_most_probable_classes(capsys, picture, w
     assert main(["predict", picture, "--weights", weights, *options]) == 0
     output = capsys.readouterr().out
     assert picture in output.splitlines()
-    model = vit.from_checkpoint(weights)
+    model = vit_keras.from_checkpoint(weights)
     logits = model.predict(vit.preprocess_inputs(utils.read(picture, 64))[None], verbose=0)[0]
     probabilities = 100 * softmax(logits.astype("float64"))
     order = np.argsort(-probabilities)[:top]
@@ -137,7 +146,7 @@ def test_attention_writes_a_picture_of_the_pictures_size(capsys, picture, weight
     assert main(["predict", picture, "--weights", weights, "-o", str(path)]) == 0
     image = Image.open(path)
     assert image.format == "PNG" and image.mode == "RGB" and image.size == (56, 40)
-    expected = visualize.attention_map(vit.from_checkpoint(weights), picture)
+    expected = visualize.attention_map(vit_keras.from_checkpoint(weights), picture)
     assert np.abs(np.asarray(image).astype(int) - expected).max() <= 1  # where rounding tips over
     assert str(path) in capsys.readouterr().out
 
@@ -248,7 +257,7 @@ def test_a_figure_without_matplotlib(capsys, picture, tmp_path, monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "meta_path", [NoMatplotlib, *sys.meta_path])
     arguments = ["attention", picture, "--model", "none.keras", "--all-methods", "-o", str(tmp_path / "out.png")]
-    assert_refused(capsys, arguments, "pip install matplotlib")
+    assert_refused(capsys, arguments, "Matplotlib")
 
 
 # --------------------------------------------------------------------- explore --
@@ -387,7 +396,7 @@ def test_inspect_a_file_of_googles(capsys, google_npz):
     path = google_npz("ViT-mu_16", image_size=64, classes=10)
     assert main(["inspect", str(path)]) == 0
     found = pairs(capsys.readouterr().out)
-    config = vit.from_checkpoint(path).config
+    config = vit_keras.from_checkpoint(path).config
     assert found["layers"] == str(config.num_layers) and found["hidden size"] == str(config.hidden_size)
     assert found["heads"].startswith(f"{config.num_heads}, each {config.hidden_size // config.num_heads} wide")
     assert found["MLP"] == f"{config.mlp_dim}, gelu_tanh" and found["patch"] == "16×16 pixels"
@@ -417,12 +426,12 @@ def test_inspect_agrees_with_the_model(tmp_path, case):
     report = describe(family_files.write(golden, tmp_path))
     if report["problem"]:
         with pytest.raises(ValueError):
-            vit.from_checkpoint(tmp_path / "model.safetensors", **golden.options)
+            vit_keras.from_checkpoint(tmp_path / "model.safetensors", **golden.options)
         return
     json.dumps(report)
     needed = set(report["needed"])
     assert needed <= set(golden.options)
-    model = vit.from_checkpoint(tmp_path / "model.safetensors", **golden.options)
+    model = vit_keras.from_checkpoint(tmp_path / "model.safetensors", **golden.options)
     told, built = report["architecture"], model.settings()["config"]
     differing = {field for field in built if told[field] != built[field]}
     assert differing <= {"name", "dropout", "image_size", "position_grid", *golden.options, *needed}
@@ -509,7 +518,7 @@ def test_inspect_what_is_no_file_of_weights(capsys, tmp_path, weights):
 
 def outputs(path, **options):
     images = np.linspace(-1, 1, 2 * 32 * 32 * 3, dtype="float32").reshape(2, 32, 32, 3)
-    model = vit_keras.load_model(path) if str(path).endswith(".keras") else vit.from_checkpoint(path, **options)
+    model = vit_keras.load_model(path) if str(path).endswith(".keras") else vit_keras.from_checkpoint(path, **options)
     return model.predict(images, verbose=0)
 
 
@@ -560,7 +569,7 @@ def test_convert_to_another_size_says_what_was_adapted(capsys, tmp_path, weights
     assert main(["convert", weights, str(target), "--image-size", "96x64"]) == 0
     found = pairs(capsys.readouterr().out)
     assert found["adapted"] == "position embeddings resampled from 4×4 to 6×4"
-    model = vit.from_checkpoint(weights, image_size=(96, 64))
+    model = vit_keras.from_checkpoint(weights, image_size=(96, 64))
     before = model.get_weights()
     model.set_weights([0 * w for w in before])
     model.load_weights(target)
@@ -649,6 +658,15 @@ def test_download_goes_on_after_a_failure(capsys, server):
 def test_download_takes_an_address(capsys, server):
     assert main(["download", f"{server}/one.npz?x=1"]) == 0
     assert Path(capsys.readouterr().out.splitlines()[1].strip()).is_file()
+
+
+def test_download_takes_the_name_of_a_factory_as_open_model_does(capsys):
+    assert main(["download", "vit_b16", "vit-l32", "--dry-run"]) == 0
+    wanted = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.startswith(("B_", "L_"))]
+    assert wanted == ["B_16/augreg-imagenet21k+imagenet2012-224", "L_32/sam"]
+    # Nobody has published weights of this size with the classes of ImageNet-1k.
+    assert_refused(capsys, ["download", "vit_h14"], "Did you mean H_14/imagenet21k")
+    assert_refused(capsys, ["inspect", "vit_b16"], "Run: vit-keras download B_16/augreg-imagenet21k")
 
 
 # ----------------------------------------------------------- predict, any model --
@@ -845,6 +863,11 @@ def test_predict_refuses(capsys, picture, weights, tmp_path, monkeypatch, argume
     Path("half.npz").write_bytes(Path(weights).read_bytes()[:-9999])
     names = {"PICTURE": picture, "WEIGHTS": weights}
     assert_refused(capsys, ["predict", *(names.get(argument, argument) for argument in arguments)], message)
+
+
+def test_weights_beside_a_saved_model(capsys, picture, weights, saved):
+    _, path = saved()
+    assert_refused(capsys, ["predict", picture, "--model", path, "--weights", weights], "Remove --weights")
 
 
 def test_files_that_a_command_reads_may_begin_with_a_byte_order_mark(tmp_path):

@@ -58,6 +58,11 @@ def test_what_follows_the_end_of_a_text_changes_nothing():
     np.testing.assert_allclose(run(tower, ids[:1, :3])[0], one, rtol=0, atol=1e-6)
 
 
+def test_a_text_that_is_too_long_is_an_error():
+    with pytest.raises(ValueError, match=r"at most 8 tokens. Received: 9"):
+        run(build_text(TextConfig(**TINY)), np.zeros((1, 9), "int32"))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

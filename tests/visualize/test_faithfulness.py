@@ -339,6 +339,11 @@ def test_a_mosaic_has_at_least_a_patch_for_each_tile(tiny):
         grid_pointing_game(tiny, noise(5, 32, 32, 3), "rollout", classes=range(5), tiles=(5, 1))
 
 
+def test_no_images_is_a_mistake(tiny):
+    with pytest.raises(ValueError, match="There are no images"):
+        evaluate_maps(tiny, [], ["rollout"])
+
+
 @pytest.mark.core
 @pytest.mark.compiles_long
 def test_a_model_that_pools_by_itself_is_not_read_with_removed_tokens():

@@ -116,6 +116,14 @@ def test_what_cannot_be_laid_over(heat, options, message):
         overlays.overlay(grey_image(), heat, **options)
 
 
+@pytest.mark.parametrize("function", [overlays.overlay, overlays.paper_style, overlays.vit_keras_style])
+def test_an_image_of_the_wrong_shape(function):
+    with pytest.raises(ValueError, match=r"pixels .*\(2, 8, 8, 3\)"):
+        function(np.zeros((2, 8, 8, 3), "uint8"), np.eye(2))
+    with pytest.raises(ValueError, match=r"one of several.*\(2, 4, 4\)"):
+        function(np.zeros((8, 8, 3), "uint8"), np.zeros((2, 4, 4)))
+
+
 # ------------------------------------------------------------- other drawings --
 
 
