@@ -226,7 +226,7 @@ def test_a_file_that_cannot_be_served_is_named(tmp_path):
 @pytest.mark.parametrize("name", ["onnxruntime", "python_multipart", "starlette", "uvicorn"])
 def test_a_missing_package_is_named(tiny, monkeypatch, name):
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ImportError, match=rf"{name}.*vit-keras\[serve\]"), serve.running(tiny):
+    with pytest.raises(ImportError, match=name), serve.running(tiny):
         pass
 
 
