@@ -84,7 +84,8 @@ def with_head(
     kept = keep and task_of(vit) == task and output_names(vit) == names and bool(labels_of(vit))
     options: dict[str, Any] = {"dtype": dtype} | ({} if task == "single" else {"activation": "linear"})
     options |= {} if kept and task not in NUMBERS else {"head_bias": True}  # the mean of numbers goes into the bias
-    tuned = resize(given, size, classes=1 if task == "ordinal" else len(names), include_top=True, **options)
+    classes = 1 if task == "ordinal" else len(names)
+    tuned = cast("VisionTransformer", resize(given, size, classes=classes, include_top=True, **options))
     if not kept:
         for head in heads(tuned):
             for variable in head.variables:
