@@ -224,6 +224,23 @@ def test_to_any_size_and_back(name):
     assert again.config == model.config
 
 
+@pytest.mark.parametrize("fields", [{}, {"resnet": (1,)}, {"patch_size": (8, 4), "rope_theta": 9.0}])
+def test_a_model_of_any_size_refuses_incomplete_patches(fields):
+    sizes = {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "mlp_dim": 16, "classes": 3, "patch_size": 8}
+    config = ViTConfig(**{**sizes, "image_size": None, "position_grid": (2, 3), **fields})
+    model, cutting = vit.build(config), vit.build(config.replace(drop_remainder=True))
+    height, width = config.stride[0] * 2, config.stride[1] * 3
+    for size in [(height + 1, width), (height, width + 1)]:
+        images = np.ones((1, *size, 3), "float32")
+        for call in (model, model.predict):
+            with pytest.raises(ValueError, match="image_size=.*nearest"):
+                call(images)
+        np.testing.assert_array_equal(run(cutting, images), run(model, images[:, :height, :width]))
+    if config.resnet is None:
+        with pytest.raises(ValueError, match="image_size=.*nearest"):
+            vit_keras.pack(model).arrange([images[0]])
+
+
 @pytest.mark.core
 def test_relative_positions_of_a_rectangle_are_resampled_to_the_upright_one():
     tall = vit_keras.resize(native("hf_beit"), (40, 24))

@@ -20,6 +20,7 @@ from .backend.keras_internals import concrete, flat_layers
 from .backend.keras_speed import FastModel
 from .checkpoints import saved_models
 from .config import ViTConfig
+from .config_checks import check_image_size
 from .labels import TASKS, names
 from .layers import MlpBlock
 from .preprocess import GOOGLE, Preprocessing
@@ -223,11 +224,8 @@ class VisionTransformer(FastModel):
                 f"The model {self.name!r} takes images {_shown(wanted)}. Received: {_shown(shape)}. "
                 "model.preprocess(images) resizes images; vit_keras.resize(model, image_size) makes another model."
             )
-        config = self._config if None not in size else None
-        if config is not None and config.image_size is None and min(config.grid_of(size)) < 1:
-            raise ValueError(
-                f"The model {self.name!r} needs images of at least one patch, {config.stride} pixels. Received: {size}"
-            )
+        if None not in size and self._config is not None and self._config.image_size is None:
+            check_image_size(self._config, size)
 
     def save(self, filepath: Any, *args: Any, **kwargs: Any) -> Any:
         """Save the model as `keras.Model.save` does, and refuse what could not be opened again.

@@ -10,7 +10,7 @@ from keras import ops
 
 from ..backend.direct import Direct
 from ..backend.keras_internals import kernel_of
-from ._base import grid_of, register
+from ._base import LayerNormalization, grid_of, register
 from ._ops import multiply_windows
 
 
@@ -44,7 +44,7 @@ class PatchNormalization(keras.layers.Layer):
         super().__init__(**kwargs)
         self.patch_size: tuple[Any, ...] = tuple(patch_size)
         self.epsilon = epsilon
-        self.norm: Any = keras.layers.LayerNormalization(epsilon=epsilon, name="norm", dtype=self.dtype_policy)
+        self.norm: Any = LayerNormalization(epsilon=epsilon, name="norm", dtype=self.dtype_policy)
 
     def build(self, input_shape: Any) -> None:
         self.norm.build((None, math.prod(self.patch_size) * input_shape[-1]))

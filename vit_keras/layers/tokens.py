@@ -193,6 +193,8 @@ class PatchMap(keras.layers.Layer):
         token_width(self, input_shape)
 
     def call(self, inputs: Any, patches: Any = None) -> Any:
+        if self.grid is None and patches is None:
+            raise ValueError("PatchMap needs grid=, patches down and across, or a call with patches=, the feature map.")
         grid = self.grid or grid_of(patches)
         patch_map = ops.reshape(inputs[:, self.prefix_tokens :], (-1, *grid, inputs.shape[-1]))
         return one_or_all(patch_map, *[inputs[:, : self.prefix_tokens]] * self.return_prefix)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -79,9 +78,7 @@ def read_folder(
         raise FileNotFoundError(f"There is no folder {root}.")
     around = {real := root.resolve(), *real.parents}  # a link to one of these is not a class
     folders = [p.name for p in root.iterdir() if p.is_dir() and not is_hidden(p.name) and p.resolve() not in around]
-    folders.sort()
-    if all(re.fullmatch(r"[0-9]+", name) for name in folders):
-        folders.sort(key=int)
+    folders.sort()  # digits too, as Keras and torchvision number classes: "0", "1", "10", "2"
     if not folders:
         raise ValueError(f"{root} has no folders of classes. Images are expected in PATH/class/image.jpg.")
     if _SPLITS.issuperset(name.lower() for name in folders):
