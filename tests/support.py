@@ -70,6 +70,18 @@ def script(path):
     return module
 
 
+def tiny_model(image_size=32, patch_size=8, num_layers=1, *, classes=3, dropout=0.0, seed=0, scale=None, **options):
+    """Return a ViT with 2 heads of 8 numbers, the same on each call; `scale` is as for `far_from_uniform`."""
+    import keras
+
+    from vit_keras import vit
+
+    keras.utils.set_random_seed(seed)
+    options = {"hidden_size": 16, "num_heads": 2, "name": "tiny", "mlp_dim": 32, **options}
+    model = vit.build_model(image_size, patch_size, num_layers, classes=classes, dropout=dropout, **options)
+    return model if scale is None else far_from_uniform(model, scale)
+
+
 def far_from_uniform(model, scale, seed=1, eagerly=True):
     """Give a model weights that make its attention far from uniform, the same on every backend, and return it.
 

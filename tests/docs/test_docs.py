@@ -131,13 +131,3 @@ def test_the_code_of_a_page_defines_every_name_it_uses(page):
         elif isinstance(node, ast.arg):
             defined.add(node.arg)
     assert not used - defined
-
-
-def test_the_switch_of_the_page_on_extending_fits_the_attention():
-    """The lines that a reader changes are those of the layer, but for what the reader adds."""
-    text = (DOCS / "extending.md").read_text(encoding="utf-8")
-    (line,) = re.findall(r"^(query = .*) / self.temperature  # in call$", text, re.MULTILINE)
-    attention = vit_keras.layers.MultiHeadSelfAttention
-    assert f"        {line}\n" in inspect.getsource(attention.call)
-    (switches,) = re.findall(r"^SWITCHES = (\(.*?^\))$", text, re.DOTALL | re.MULTILINE)
-    assert sorted(eval(switches)) == sorted([*attention.SWITCHES, "temperature"])

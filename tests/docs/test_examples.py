@@ -42,15 +42,6 @@ def example(monkeypatch, tmp_path, stand_in):
         sys.modules.pop(name, None)
 
 
-def test_each_example_is_short():
-    longer = {"quickstart": 60, "stream": 110, "two_machines": 125, "compare_backbones": 140, "train_cifar10": 200}
-    longer["segment"] = 250  # two heads, a U-Net, and the pictures
-    assert len(EXAMPLES) == 16
-    for name in EXAMPLES:
-        lines = (ROOT / "examples" / f"{name}.py").read_text().splitlines()
-        assert len(lines) < longer.get(name, 60), name
-
-
 def test_classify_without_a_download(example, monkeypatch):
     monkeypatch.delenv("VIT_KERAS_WEIGHTS")
     classes = example("classify").main()

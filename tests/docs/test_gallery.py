@@ -15,7 +15,6 @@ from PIL import Image
 from support import ROOT
 
 from vit_keras import visualize, vit
-from vit_keras.visualize.methods import OF_A_CLASS
 
 DOCS = ROOT / "docs"
 FIGURES = DOCS / "gallery"
@@ -39,18 +38,6 @@ def pixels(path):
     return np.stack(frames)
 
 
-def test_the_generator_sees_all_code_and_all_figures_of_the_page(gallery):
-    blocks = gallery.examples(PAGE)
-    assert len(blocks) == PAGE.count("```python") > 15
-    shown = [block.file for block in blocks if block.file]
-    assert shown == re.findall(r'src="([^"]*)"', PAGE.replace("gallery/", ""))
-    assert len(set(shown)) == len(shown)
-    for block in blocks:
-        assert PAGE.splitlines()[block.line] == block.code.splitlines()[0]
-        assert max(map(len, block.code.splitlines())) <= 96  # what GitHub shows without scrolling
-        assert ("\nfigure = " in f"\n{block.code}") == (block.file is not None), block.code
-
-
 def test_the_code_names_only_what_exists(gallery):
     for block in gallery.examples(PAGE):
         for node in ast.walk(ast.parse(block.code)):
@@ -58,20 +45,6 @@ def test_the_code_names_only_what_exists(gallery):
                 assert node.attr in visualize.__all__, f"line {block.line + node.lineno}: {node.attr}"
     for name in re.findall(r"`(\w+)`", PAGE.split("## How right")[0].split("## Two classes")[1]):
         assert name in visualize.METHODS or hasattr(visualize, name), name
-
-
-def test_each_method_has_its_sentence():
-    rows = re.findall(r"^\| `(\w+)` \| (yes|no) \| .{60,}\|$", PAGE, re.MULTILINE)
-    assert dict(rows) == {name: "yes" if name in OF_A_CLASS else "no" for name in visualize.METHODS}
-    assert [name for name, _ in rows] == list(visualize.METHODS)
-
-
-def test_the_links_lead_somewhere():
-    anchors = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^## (.*)", PAGE, re.M)}
-    links = re.findall(r"\]\(#([^)]+)\)", PAGE)
-    assert links and set(links) <= anchors
-    for target in re.findall(r"\]\(([^)#]+)\)", PAGE):
-        assert (DOCS / target).exists(), target
 
 
 def test_every_figure_is_there_and_none_is_left_over(gallery):
@@ -111,51 +84,6 @@ def test_the_page_runs_on_a_small_random_model(gallery, monkeypatch, tmp_path, c
     assert names["both"].shape == (300, 600, 3)
     for path in made:
         assert pixels(path).shape[2] == (400 if path.suffix == ".gif" else 120)
-
-
-SMALL = """
-```python
-grey = 100
-```
-
-```python
-import numpy as np
-figure = np.full((10, 40, 3), grey, "uint8")
-```
-
-<img src="gallery/grey.png" width="10" alt="">
-
-```python
-figure = b"GIF89a"
-```
-
-<img src="gallery/moving.gif" width="10" alt="">
-
-```python
-unused = 1
-```
-
-<img src="gallery/none.png" width="10" alt="">
-"""
-
-
-def test_what_runs_is_what_is_written(gallery, tmp_path):
-    made = gallery.make(SMALL, tmp_path, ["grey", "moving"])
-    assert made == [tmp_path / "grey.png", tmp_path / "moving.gif"]
-    assert (pixels(made[0]) == 100).all()
-    assert pixels(made[0]).shape == (1, 5, 20, 3)
-    assert made[1].read_bytes() == b"GIF89a"
-    assert gallery.make(SMALL, tmp_path, ["moving"]) == made[1:]
-
-
-def test_what_cannot_be_made_is_said(gallery, tmp_path, capsys):
-    with pytest.raises(ValueError, match=r"line 20 .*none\.png"):
-        gallery.make(SMALL, tmp_path)
-    with pytest.raises(SystemExit, match="grey, moving, none.*green"):
-        gallery.make(SMALL, tmp_path, ["green", "grey"])
-    with pytest.raises(SystemExit):
-        gallery.main(["--weights", str(tmp_path / "nothing.npz")])
-    assert "there is no file" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from PIL import Image
 import vit_keras
 from benchmarks import __main__ as benchmarks
 from benchmarks import environments, runner
-from benchmarks.learn import command, common, data, drawn, figure, suite
+from benchmarks.learn import command, data, figure, suite
 from benchmarks.learn.data import Task
 from vit_keras import vit
 
@@ -95,87 +95,3 @@ def test_a_killed_benchmark_goes_on(folder, monkeypatch):
     assert len(asked) == 3 + len(suite.RATES) - 1  # all but the first: the one that failed is tried again
     assert [("error" in row) for row in rows] == [False, True, False, False, False, False]
     assert learn(folder, *options) == rows and len(asked) == 7  # nothing is left to do
-
-
-def test_others_have_the_time_that_the_call_took(folder, monkeypatch):
-    asked = []
-
-    class Process:
-        def __init__(self, *given):
-            pass
-
-        def ask(self, **request):
-            asked.append(request)
-            return {"score": 50.0, "steps": 1, "processor": 40.0 if request["style"] == "call" else 41.0}
-
-        def close(self):
-            pass
-
-    monkeypatch.setattr(runner, "Process", Process)
-    monkeypatch.setattr(suite, "BUDGETS", {"own": {}})
-    monkeypatch.setattr(suite, "FEW", {"colours": TINY["colours"]})
-    learn(folder, "--budgets", "own", "--seeds", "1", "--only", "vit_keras*", "Keras, Adam 1e-4")
-    assert [(each["style"], each["budget"]) for each in asked] == [("call", {}), ("adam 1e-4", {"seconds": 40.0})]
-
-
-def test_images_to_test_on_are_the_same_for_all_seeds_and_never_learned(folder):
-    parts = [data.arrays(TINY["tail"], folder, 32, seed) for seed in (0, 1)]
-    np.testing.assert_array_equal(parts[0]["test"], parts[1]["test"])
-    assert not np.array_equal(parts[0]["train"], parts[1]["train"])
-    assert [*np.bincount(parts[0]["train_labels"])] == [6, 3, 2]
-    learned, tested = ({each.tobytes() for each in parts[0][name]} for name in ("train", "test"))
-    assert len(tested) == 12 and not learned & tested
-
-
-def test_a_mosaic_has_the_classes_of_its_four_images(folder):
-    part = data.arrays(TINY["mosaic"], folder, 32, 0)
-    assert part["train"].shape == (12, 32, 32, 3) and part["train_labels"].shape == (12, 3)
-    for pixels, labels in zip(part["train"], part["train_labels"]):
-        tiles = pixels.reshape(2, 16, 2, 16, 3).mean((1, 3)).reshape(4, 3)
-        assert {2 - int(tile.argmax()) for tile in tiles} == {*np.flatnonzero(labels)}
-
-
-@pytest.mark.parametrize("kind", drawn.SETS)
-def test_drawn_images_of_all_classes_differ_and_are_the_same_each_time(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(data, "_DRAWN", 12)
-    classes = len(drawn.SETS[kind][0])
-    part, again = (data.arrays(Task(kind, 5, test=3), tmp_path, 32, 1) for _ in range(2))
-    assert [*np.bincount(part["train_labels"])] == [5] * classes and len(part["test"]) == 3 * classes
-    np.testing.assert_array_equal(part["train"], again["train"])
-    assert len({each.tobytes() for name in ("train", "test") for each in part[name]}) == 8 * classes
-    monkeypatch.setattr(sys, "argv", ["drawn", kind, str(tmp_path), "--count", "2"])
-    drawn.main()
-    assert [*vit_keras.training.image_folder(tmp_path, image_size=32).class_names] == sorted(drawn.SETS[kind][0])
-
-
-def test_missing_files_are_named(folder):
-    with pytest.raises(FileNotFoundError, match="gone.zip.*--data DIR"):
-        data.arrays(Task("gone.zip", 5), folder, 32, 0)
-    with pytest.raises(ValueError, match="too few"):
-        data.arrays(Task("colours.zip", 50, test=4), folder, 32, 0)
-
-
-def test_scores_are_those_of_scikit_learn():
-    metrics = pytest.importorskip("sklearn.metrics")
-    rng = np.random.default_rng(0)
-    outputs, labels = rng.normal(size=(40, 3)), rng.integers(0, 2, (40, 3)).astype("float32")
-    wanted = 100 * metrics.average_precision_score(labels, outputs)
-    assert common.Data(None, None, None, labels, "multi", 3).score(outputs) == pytest.approx(wanted)
-    numbers = rng.normal(size=(40, 1))
-    wanted = 100 * metrics.r2_score(numbers, outputs[:, :1])
-    assert common.Data(None, None, None, numbers, "regression", 1).score(outputs[:, :1]) == pytest.approx(wanted)
-
-
-def test_the_best_rate_is_chosen_by_the_mean_of_the_seeds():
-    def row(contender, seed, score):
-        place = {"data": "flowers", "budget": "30 s", "seed": seed, "contender": contender}
-        return {**place, "score": score, "processor": 30.0, "machine": {"processor": "x", "cores": 1}, "date": "today"}
-
-    scores = {"Keras, Adam": (50, 90), "Keras, Adam 1e-4": (75, 77), suite.OURS: (80, 90)}
-    scores |= {f"Keras, Adam {rate}": (10, 99) for rate in ("1e-5", "3e-5", "3e-4")}
-    rows = [row(name, seed, score) for name, pair in scores.items() for seed, score in enumerate(pair)]
-    (cell,) = figure.cells(rows).values()
-    assert cell[figure.BEST] == (76, 75, 77, 30.0, 2)
-    assert "**85.0 ± 5.0**" in figure.table(rows)
-    (cell,) = figure.cells([row for row in rows if row["contender"] != "Keras, Adam 1e-5"]).values()
-    assert figure.BEST not in cell  # of four rates it would be another thing

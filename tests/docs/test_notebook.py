@@ -17,14 +17,6 @@ NOTEBOOK = json.loads((ROOT / "examples" / "kaggle.ipynb").read_text(encoding="u
 CODE = ["".join(cell["source"]) for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code"]
 
 
-def test_the_notebook_is_one_without_outputs():
-    assert NOTEBOOK["nbformat"] == 4 and len(CODE) == 4
-    assert len({cell["id"] for cell in NOTEBOOK["cells"]}) == len(NOTEBOOK["cells"])
-    assert all(cell["outputs"] == [] for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code")
-    nbformat = pytest.importorskip("nbformat")
-    nbformat.validate(nbformat.from_dict(NOTEBOOK))
-
-
 @pytest.mark.slow
 @pytest.mark.any_backend
 def test_the_notebook_runs_from_top_to_bottom(tmp_path):

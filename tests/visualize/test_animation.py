@@ -48,32 +48,6 @@ def test_it_plays_for_ever_and_the_bytes_are_the_file(tmp_path):
     assert Image.open(io.BytesIO(gif)).info["loop"] == 0
 
 
-def test_what_does_not_move_does_not_flicker():
-    result = np.stack([frame for frame, _ in frames_of(animation.animate(moving_square()))])
-    still = result[:, 20:]
-    assert (still == still[:1]).all()
-
-
-def test_a_cut_brings_a_palette_of_its_own():
-    red, blue = np.zeros((40, 60, 3), "uint8"), np.zeros((40, 60, 3), "uint8")
-    red[..., 0], blue[..., 2] = noise(40, 60), noise(40, 60, seed=1)
-    (first, _), (second, _), (third, _) = frames_of(animation.animate([red, blue, red]))
-    for frame, expected in ((first, red), (second, blue), (third, red)):
-        assert np.abs(frame.astype(int) - expected).mean() < 3  # red's palette would be 40 off
-
-
-def test_a_frame_that_does_not_change_has_its_time():
-    frame = noise(20, 30, 3)
-    gif = animation.animate([frame] * 5, fps=10)
-    assert sum(duration for _, duration in frames_of(gif)) == 500
-    assert len(gif) < 1.3 * len(animation.animate([frame]))
-
-
-def test_times_add_up_where_a_frame_is_no_whole_hundredth():
-    gif = animation.animate(moving_square(7), fps=30)
-    assert sum(duration for _, duration in frames_of(gif)) == 230  # 7 / 30 s to the hundredth
-
-
 def test_a_recording_by_depth(tmp_path):
     # Each layer looks at its own patch only, so one patch is added by each.
     places = [[(0, 0)], [(2, 5)], [(0, 5)]]
@@ -102,28 +76,9 @@ def test_a_recording_by_discard_ratio():
         assert np.abs(result[n].astype(int) - expected).mean() < 4  # 256 colours
 
 
-@pytest.mark.parametrize(("picture", "size"), [((20, 20), None), ((20, 20), 40), ((80, 20), 100)])
-def test_a_small_picture_is_enlarged_and_its_caption_whole(picture, size):
-    made = recording(layers=2, batch=1, picture=picture)
-    frames = [frame for frame, _ in frames_of(animation.animate(made, size=size))]
-    height = max(480 if size is None else size, 0)
-    assert frames[0].shape[0] == height + 24
-    for frame in frames:
-        caption = frame[height:]
-        assert caption[:, :6].max() < 40 and caption[:, -4:].max() < 40  # black at both ends
-        assert (caption.max(axis=(0, 2)) > 128).sum() > 40  # pixels wide
-
-
 def test_ready_frames_have_the_size_that_is_asked_for():
     (frame, _), *_ = frames_of(animation.animate([noise(20, 40, 3)] * 2, size=120))
     assert frame.shape == (60, 120, 3)
-
-
-def test_a_recording_with_fused_heads_and_a_large_picture():
-    made = recording(batch=1, picture=(300, 600))
-    made = dataclasses.replace(made, attention=made.attention.mean(axis=2), head_fusion="mean")
-    frame, _ = next(frames_of(animation.animate(made, size=200, cmap="viridis")))
-    assert frame.shape == (124, 200, 3)
 
 
 @pytest.mark.parametrize(
@@ -148,12 +103,6 @@ def test_what_cannot_be_animated_leaves_nothing(tmp_path, call, message):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("option", ["sise", "cmap"])
-def test_ready_frames_take_no_option_of_a_recording(option):
-    with pytest.raises(TypeError, match=f"ready frames.*'{option}'.*size"):
-        animation.animate([noise(4, 6, 3)], **{option: 300})
-
-
 def test_a_video_that_breaks_off_leaves_the_old_file(tmp_path):
     def broken():
         yield noise(4, 6, 3)
@@ -165,8 +114,3 @@ def test_a_video_that_breaks_off_leaves_the_old_file(tmp_path):
     with pytest.raises(RuntimeError, match="the camera fell"):
         animation.animate(broken(), path)
     assert path.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ["video.gif"]
-
-
-def test_a_folder_that_is_not_there(tmp_path):
-    with pytest.raises(FileNotFoundError, match="nowhere .*a.gif"):
-        animation.animate([noise(4, 6, 3)], tmp_path / "nowhere" / "a.gif")

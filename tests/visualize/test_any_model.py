@@ -2,7 +2,6 @@
 
 import functools
 import re
-import warnings
 
 import keras
 import numpy as np
@@ -214,36 +213,4 @@ def test_mistakes_of_record_name_what_would_work():
         visualize.record(model, PICTURE, head_fusion="means")
 
 
-@pytest.mark.parametrize(
-    ("size", "shape"), [(64, (64, 43)), ((50, 70), (50, 70)), (None, (24, 16)), (np.int64(24), (24, 16))]
-)
-def test_the_size_of_the_drawn_picture(size, shape):
-    picture = PICTURE[:24, :16]
-    assert visualize.attention_map(of_kind("plain")[0], picture, size=size).shape == (*shape, 3)
-
-
 # ------------------------------------------------------- a picture that is squeezed --
-
-
-def test_a_squeezed_picture_is_hinted_at_once_for_a_model():
-    model = build()
-    model.run_eagerly = True
-    wide = np.zeros((20, 80, 3), "uint8")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        visualize.attention_map(model, wide[:, :60])  # 3 : 1
-    with pytest.warns(UserWarning, match=r"20×80 .*32×32.*\(16, 64\)") as seen:
-        visualize.attention_map(model, wide)
-    assert seen[0].filename == __file__
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        visualize.attention_map(model, wide)
-
-
-def test_the_size_that_fits_a_picture():
-    from vit_keras.visualize.pictures import fitting_size
-
-    assert fitting_size((100, 400), (14, 14), (16, 16)) == (112, 448)
-    assert fitting_size((400, 100), (14, 14), (16, 16)) == (448, 112)
-    assert fitting_size((9, 99), (4, 6), (8, 8)) == (16, 176)
-    assert fitting_size((100, 400), (14, 7), (16, 32)) == (112, 448)

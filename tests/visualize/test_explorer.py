@@ -7,7 +7,6 @@ import gzip
 import html
 import io
 import json
-import pathlib
 import re
 import tempfile
 import warnings
@@ -21,9 +20,8 @@ import pytest
 from PIL import Image
 
 from vit_keras import anatomy, visualize, vit
-from vit_keras.backend import openvino
-from vit_keras.visualize.explore import explorer, fit, source
-from vit_keras.visualize.explore.fit import Plan, plans
+from vit_keras.visualize.explore import explorer, fit
+from vit_keras.visualize.explore.fit import plans
 from vit_keras.visualize.explore.pack import encode, pack
 from vit_keras.visualize.recording import Recording
 
@@ -102,19 +100,6 @@ def test_encoding_keeps_its_bound(spread):
     assert errors.max() < 0.0078
 
 
-def test_linear_steps_would_be_worse():
-    rows = softmax(np.random.default_rng(1).normal(0, 3, (400, 197)))
-    top = rows.max(-1, keepdims=True)
-    linear = np.rint(255 * rows / top) / 255 * top
-    assert variation(linear, rows).mean() > 3 * variation(decode(*encode(rows)), rows).mean()
-
-
-def test_rows_without_attention():
-    codes, maxima = encode(np.zeros((2, 3)))
-    assert not codes.any() and not maxima.any()
-    assert not decode(codes, maxima).any()
-
-
 def test_packing_loses_nothing_more():
     rows = softmax(np.random.default_rng(2).normal(0, 2, (3, 7, 9)))
     np.testing.assert_array_equal(unpack(pack(rows), rows.shape), decode(*encode(rows)))
@@ -184,11 +169,6 @@ def test_b16_fits_with_all_heads():
     assert len(page) > 5e6  # it is no easy case
 
 
-def test_without_a_limit():
-    rec = recording(heads=1)
-    assert explorer(rec, max_mb=np.inf).html == explorer(rec).html
-
-
 EMPTY = Path(fit.__file__).with_name("explorer.html").stat().st_size / 1e6  # the page without data, in MB
 
 
@@ -238,22 +218,6 @@ def test_reduced_attention_is_the_mean():
     assert variation(found[1], patches[:2, :2].mean((0, 1))).max() < 0.0078
     assert variation(found[-1], patches[8, 6]).max() < 0.0078  # the corner of an odd grid stands alone
     assert variation(found[4], patches[:2, 6].mean(0)).max() < 0.0078
-
-
-def test_layers_that_are_left_out_are_named():
-    rec = recording(layers=12, heads=2, grid=(9, 9), prefix=("cls",), width=8)
-    notes = explorer(rec, max_mb=EMPTY + 0.025).notes
-    assert any("left out; rollout from a token skips them" in note for note in notes)
-    one, other = (dataclasses.replace(source.of_recording(rec), model=name) for name in ("the", "small"))
-    assert fit.notes_on([one], Plan(12, 0, False), 1.0)[0].startswith("The heads are averaged in layers 0–11")
-    both = fit.notes_on([one, other], Plan(12, 0, False), 1.0)
-    assert [note.partition(" heads")[0] for note in both[:2]] == ["the: the", "small: the"]
-
-
-def test_evenly_spread_layers():
-    assert Plan(6, 4, False).kept(12) == [0, 2, 4, 7, 9, 11]
-    assert Plan(1, 0, True).kept(12) == [11]
-    assert Plan(24, 24, False).kept(12) == list(range(12))
 
 
 def test_too_small_to_fit(tmp_path):
@@ -353,10 +317,6 @@ def test_file_asks_for_nothing():
     assert "unsafe" not in policy
 
 
-def test_same_data_same_file():
-    assert explorer(recording()).html == explorer(recording()).html
-
-
 def test_save(tmp_path):
     path = tmp_path / "attention.html"
     page = explorer(recording(), path=path)
@@ -364,23 +324,6 @@ def test_save(tmp_path):
     assert page.save(str(path)) == path
     assert [p.name for p in tmp_path.iterdir()] == ["attention.html"]
     assert repr(page) == "<AttentionExplorer 'Attention explorer': 1 image; .save(path) writes it>"
-
-
-def test_no_half_written_file(tmp_path, monkeypatch):
-    def fail(self, text, **options):
-        with open(self, "w") as file:
-            file.write(text[:100])
-        raise OSError("No space left on device")
-
-    path = tmp_path / "attention.html"
-    path.write_text("old")
-    page = explorer(recording())
-    with monkeypatch.context() as patch:
-        patch.setattr(pathlib.Path, "write_text", fail)
-        with pytest.raises(OSError, match="No space"):
-            page.save(path)
-    assert path.read_text() == "old"
-    assert [p.name for p in tmp_path.iterdir()] == ["attention.html"]
 
 
 def test_where_not_to_save(tmp_path):
@@ -447,17 +390,6 @@ def test_without_a_target_it_is_the_predicted_class_of_a_head_that_has_learned(m
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)
             assert views(other) == ["output", "alti"]
-
-
-@pytest.mark.parametrize("case", ["head_fusion", "OpenVINO"])
-def test_no_gradients_where_none_are_shown_or_possible(model, monkeypatch, case):
-    monkeypatch.setattr(openvino, "is_active", lambda: case == "OpenVINO")
-    targets = []
-    monkeypatch.setattr(
-        source, "record", lambda *args, f=source.record, **o: targets.append(o.get("target")) or f(*args, **o)
-    )
-    explorer(model, picture(), layers=[1], **({} if case == "OpenVINO" else {case: "mean"}))
-    assert targets == [None]
 
 
 @pytest.mark.parametrize("norm", ["attention_norm", "post_norm"])
@@ -674,17 +606,6 @@ def test_keys(show):
     settled(tab, locked=False)
 
 
-@pytest.mark.parametrize("key", ["Enter", pytest.param(" ", marks=pytest.mark.slow)])
-def test_a_key_does_what_a_click_does(show, key):
-    """From a map of the output, both lock the patch and show what it attends to; on a locked patch, both unlock it."""
-    tab = show(explorer(recording()), "#mode=output&token=0,0")
-    tab.locator(".picture canvas").first.focus()
-    tab.keyboard.press(key)
-    settled(tab, mode="attention", locked=True)
-    tab.keyboard.press(key)
-    settled(tab, mode="attention", locked=False)
-
-
 def test_controls(show):
     rec = recording()
     tab = show(explorer(rec))
@@ -749,49 +670,6 @@ def test_rollout_and_maps(show):
     near(shown(tab), rec.readout[0, 2:])
 
 
-@pytest.mark.parametrize("width", [4, pytest.param(64, marks=pytest.mark.slow)])
-def test_similarity(show, width):
-    rec = recording(width=width)
-    tab = show(explorer(rec), "#mode=similarity&token=1,1")
-    unit = rec.features[0] / np.linalg.norm(rec.features[0], axis=-1, keepdims=True)
-    np.testing.assert_allclose(shown(tab), (unit @ unit[2 + 6])[2:], atol=0.0101)  # the stated error
-
-
-def test_opacity_follows_attention(show):
-    """The picture stays visible where attention is low."""
-    rec = recording(prefix=("cls",))
-    tab = show(explorer(rec), "#scale=linear", allow_errors=True)  # Chromium advises on reading pixels
-    patches = rec.attention[2, 0].mean(0)[0, 1:]
-    alpha = """() => {
-        const { width, height } = document.querySelector('.picture canvas');
-        const { data } = document.querySelector('.picture canvas').getContext('2d').getImageData(0, 0, width, height);
-        const middle = (n, count, size) => Math.floor((n + .5) * size / count);
-        const at = (row, column) => data[4 * (middle(row, 3, height) * width + middle(column, 5, width)) + 3];
-        return [...Array(15).keys()].map(p => at(Math.floor(p / 5), p % 5));
-    }"""
-    wanted = 0.85 * 255 * (patches - patches.min()) / (patches.max() - patches.min())
-    np.testing.assert_allclose(tab.evaluate(alpha), wanted, atol=2)  # a level of the code, and rounding to one of alpha
-    tab.evaluate("explorer.set({opacity: 0})")
-    assert not any(tab.evaluate(alpha))
-
-
-def test_readout_says_what_is_seen(show):
-    rec = recording(prefix=("cls",))
-    tab = show(explorer(rec), "#token=1,3&layer=1&head=0")
-    row = rec.attention[1, 0, 0, 1 + 8]
-    best = int(row[1:].argmax())
-    text = tab.locator(".readout").first.inner_text()
-    assert "Layer 1, head 0" in text
-    assert f"Patch at row 1, column 3 looks most at row {best // 5}, column {best % 5}: " in text
-    share = float(re.search(r": ([\d.]+) %", text)[1])
-    assert share == pytest.approx(
-        100 * row[1:].max(), abs=0.06
-    )  # the maximum of a row is exact, printed with a decimal
-    entropy = -(row * np.log(row)).sum()
-    assert float(re.search(r"Entropy ([\d.]+)", text)[1]) == pytest.approx(entropy, abs=0.02)
-    assert tab.locator(".readout").first.get_attribute("aria-live") == "polite"
-
-
 def test_address_restores_everything(show):
     tab = show(explorer(recording(images=2)), "#view=1&token=reg0&layer=0&head=1&by=1&scale=linear&locked=1&theme=dark")
     wanted = {"view": 1, "layer": 0, "head": 1, "by": True, "scale": "linear", "locked": True, "theme": "dark"}
@@ -803,20 +681,6 @@ def test_address_restores_everything(show):
     tab.wait_for_selector("html[data-ready=true]")
     settled(tab, **wanted, mode="rollout", opacity=30, other=0)
     token(tab, 2 + 7)
-
-
-def test_nonsense_in_the_address(show):
-    tab = show(explorer(recording()), "#layer=0&head=1&token=1,1")
-    settled(tab, layer=0)
-    for address in (
-        "#layer=99&head=7&token=40,40",
-        "#token=nobody&mode=none&view=9&other=9",
-        "#opacity=x&scale=y&colors=z&theme=q",
-        "#%%%=&=",
-    ):
-        tab.evaluate("address => { explorer.state.layer = 1; location.hash = address; }", address)
-        settled(tab, layer=2, head="mean", mode="output", view=0, other=-1, opacity=85, scale="root")
-        token(tab, 0)
 
 
 def test_two_pictures_of_different_grids(show):
@@ -839,28 +703,6 @@ def test_two_pictures_of_different_grids(show):
     settled(tab, layer=2)
     tab.get_by_label("Side by side with").select_option("-1")
     tab.wait_for_function("() => document.querySelectorAll('.panel')[1].hidden")
-
-
-def test_second_side_without_the_map(show):
-    rich = recording(gradients=np.ones((3, 1, 2, 17, 17), "float32"))
-    tab = show(explorer(rich, compare=recording(features=None)), "#other=1&mode=relevance")
-    settled(tab, mode="relevance")
-    near(shown(tab, 1), visualize.attention_rollout(recording())[0].ravel())  # shows its rollout
-    tab.evaluate("explorer.set({mode: 'similarity'})")
-    settled(tab, mode="similarity")
-
-
-def test_reduced_page(show):
-    rec = recording(layers=12, heads=6, grid=(9, 7), prefix=("cls",))
-    page = explorer(rec, max_mb=EMPTY + 0.035)
-    layer = parts(page.html)[0]["sources"][0]["layers"][1]["n"]
-    tab = show(page, f"#layer={layer}&token=8,6&head=2")
-    assert "2 × 2" in tab.locator("#notes").inner_text()
-    near(shown(tab), rec.attention[layer, 0].mean(0)[63, 1:])  # the corner has no neighbours to share with
-    tab.evaluate("explorer.set({at: {x: 0, y: 0}})")
-    pooled = rec.attention[layer, 0].mean(0)[[1, 2, 8, 9]].mean(0)
-    near(shown(tab), pooled[1:])
-    assert tab.locator("#head").inner_text().endswith("(all that is kept of this layer)")
 
 
 def test_notebook_frame(show):
@@ -888,22 +730,6 @@ def test_names_are_text(show):
     assert tab.locator(".where").first.inner_text().startswith("Relevance: </script><img")
     assert tab.evaluate("document.images.length") == 2  # one for each side
     assert tab.title() != "owned"
-
-
-@pytest.mark.slow
-def test_policy_forbids_requests(show):
-    tab = show(explorer(recording()), allow_errors=True)
-    blocked = """kind => new Promise(done => {
-        addEventListener('securitypolicyviolation', event => done(event.effectiveDirective));
-        if (kind === 'image') document.body.append(Object.assign(new Image(), {src: 'https://example.org/x.png'}));
-        if (kind === 'fetch') fetch('https://example.org/').catch(() => {});
-        if (kind !== 'script') return;
-        document.body.insertAdjacentHTML('beforeend', '<button onclick="1">');
-        document.body.lastChild.click();
-    })"""
-    assert tab.evaluate(blocked, "image") == "img-src"
-    assert tab.evaluate(blocked, "fetch") == "connect-src"
-    assert tab.evaluate(blocked, "script") == "script-src-attr"
 
 
 @pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
@@ -975,16 +801,6 @@ def test_everything_has_a_name(show):
     assert tab.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
 
 
-def test_old_browser_is_told(browser, tmp_path):
-    path = explorer(recording()).save(tmp_path / "a.html")
-    with contextlib.closing(browser.new_context(offline=True)) as context:
-        context.add_init_script("delete window.DecompressionStream")
-        tab = context.new_page()
-        tab.goto(path.as_uri())
-        tab.wait_for_selector("html[data-ready=error]")
-        assert "it needs a browser of 2023 or later" in tab.locator("#panels").inner_text()
-
-
 # --- what the page opens on, and where things are -----------------------------------------------------------------
 
 
@@ -1021,64 +837,6 @@ def test_a_comparison_opens_with_both(show):
     assert len(highest) == 2 and highest[0] != highest[1]  # a scale for each
     tab.get_by_label("Image", exact=True).first.select_option("1")  # the other side follows
     settled(tab, view=1, other=3)
-
-
-@pytest.mark.parametrize("viewport", [(1280, 800), (390, 844)])
-def test_a_small_picture_fills_its_panel(show, viewport):
-    small = (np.random.default_rng(0).integers(0, 255, (32, 32, 3), "uint8"),)
-    rec = dataclasses.replace(recording(grid=(4, 4), prefix=("cls",)), images=small)
-    tab = show(explorer(rec), opening=True, viewport=dict(zip(("width", "height"), viewport)))
-    box, panel = (tab.locator(name).first.bounding_box() for name in (".picture", ".panel"))
-    assert box["width"] > 0.5 * panel["width"] and box["height"] == pytest.approx(box["width"], abs=1)
-    assert box["y"] + box["height"] <= viewport[1]  # within the first screen
-
-
-def test_on_a_phone_the_controls_are_at_hand(show):
-    tab = show(explorer(recording(images=2)), opening=True, viewport={"width": 390, "height": 844}, has_touch=True)
-    summary = tab.locator("#controls summary")
-    box = summary.bounding_box()
-    assert 0 < box["y"] < 844 - 24
-    assert tab.get_by_label("Scale").is_hidden()
-    summary.tap()
-    tab.get_by_label("Scale").wait_for()
-    assert tab.locator(".picture").first.bounding_box()["y"] < 300  # the picture is still there
-
-
-def test_a_scale_without_outliers(show):
-    attention = np.full((1, 1, 1, 26, 26), 0.01, "float32")
-    attention[..., 1:21] += np.linspace(0, 0.01, 20, dtype="float32")
-    attention[..., [1, 5, 21, 25]] = 0.2  # the corners
-    rec = recording(layers=1, heads=1, grid=(5, 5), prefix=("cls",), attention=attention)
-    tab = show(explorer(rec))
-    tab.get_by_label("Scale").select_option("Without outliers")
-    settled(tab, scale="inner")
-    high = tab.locator(".scale .high").first.inner_text()
-    assert high.startswith("≥ ") and float(high[2:].rstrip(" %")) < 3  # and not 20 %
-
-
-def test_targets_are_large_enough(show):
-    for options in ({}, {"viewport": {"width": 390, "height": 844}}):
-        tab = show(explorer(with_values(images=1)), "#mode=attention", **options)
-        tab.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
-        small = tab.evaluate("""() => [...document.querySelectorAll('button, input, select, summary')]
-            .filter(e => e.checkVisibility()).map(e => [e.outerHTML, e.getBoundingClientRect()])
-            .filter(([_, box]) => box.width < 24 || box.height < 24).map(([e, box]) => [e, box.width, box.height])""")
-        assert small == []
-
-
-def test_headings_and_layers_are_in_order(show):
-    tab = show(explorer(recording()))
-    levels = tab.evaluate("[...document.querySelectorAll('h1, h2, h3, h4')].map(h => Number(h.tagName[1]))")
-    assert levels[0] == 1 and set(levels[1:]) == {2}
-    assert tab.locator("#layer-control").inner_text().split() == ["Layer", "2", "0", "(first)", "2", "(last)"]
-
-
-def test_print(show):
-    tab = show(explorer(recording()), "#theme=dark")
-    tab.emulate_media(media="print")
-    assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    assert tab.locator("aside").is_hidden() and tab.locator("#theme").is_hidden()
-    assert tab.locator(".picture").first.is_visible() and tab.locator(".scale").first.is_visible()
 
 
 @pytest.mark.parametrize("smooth", [0, pytest.param(1, marks=pytest.mark.slow)])

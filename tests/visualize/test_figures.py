@@ -2,17 +2,15 @@
 
 import builtins
 import dataclasses
-import gc
 import io
 import pickle
-import weakref
 
 import numpy as np
 import pytest
 from PIL import Image
 from recordings import grey_image, lit, looking_at, recording, tiles, warmest
 
-from vit_keras.visualize import animate, figures, maps, overlays
+from vit_keras.visualize import animate, figures
 
 
 def images_of(figure):
@@ -62,15 +60,6 @@ def test_a_figure_is_unknown_to_pyplot_and_displays_itself(matplotlib):
         assert abs(picture.width - 2 * shown["width"]) <= 2 and abs(picture.height - 2 * shown["height"]) <= 2
 
 
-def test_a_figure_is_freed(matplotlib):
-    figure = figures.plot_maps(grey_image(), {"one": np.eye(3)})
-    figure._repr_png_()
-    gone = weakref.ref(figure)
-    del figure
-    gc.collect()
-    assert gone() is None
-
-
 def test_without_matplotlib(monkeypatch):
     load = builtins.__import__
 
@@ -82,15 +71,6 @@ def test_without_matplotlib(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(ImportError, match="pip install matplotlib"):
         figures.new_figure(2, 2)
-
-
-def test_maps_beside_each_other(matplotlib):
-    heats = {"left": lit((1, 0), (3, 6)), "right": lit((1, 5), (3, 6))}
-    figure = figures.plot_maps(grey_image(), heats)
-    assert [t.get_text() for t in texts_of(figure)][:3] == ["image", "left", "right"]
-    image, left, right, _ = (i.get_array() for i in images_of(figure))
-    np.testing.assert_array_equal(image, grey_image())
-    assert warmest(left, (3, 6)) == (1, 0) and warmest(right, (3, 6)) == (1, 5)
 
 
 def test_what_is_rendered_is_where_it_belongs(matplotlib):
@@ -105,47 +85,6 @@ def test_what_is_rendered_is_where_it_belongs(matplotlib):
         y0, y1 = len(png) - round(box.y1), len(png) - round(box.y0)
         assert abs((x1 - x0) / (y1 - y0) - 2) < 0.05  # as wide as the picture
         assert warmest(png[y0:y1, x0:x1], (3, 6)) == place
-
-
-@pytest.mark.parametrize(
-    "picture", [(60, 120), *(pytest.param(size, marks=pytest.mark.slow) for size in ((90, 90), (120, 60)))]
-)
-def test_no_text_overlaps_another_or_leaves_the_figure(matplotlib, picture):
-    long = "rollout of the last four layers, of which each discards ninety percent"
-    heats = {"a": np.eye(3), long: np.eye(3), "relevance_map_without_a_single_space_in_it": np.eye(3), "d": np.eye(3)}
-    made = recording(layers=12, batch=1, heads=12, grid=(3, 6), picture=picture)
-    drawn = [
-        figures.plot_maps(grey_image(*picture), heats),
-        figures.plot_maps(grey_image(*picture), {long: np.eye(3)}, show_image=False),
-        figures.plot_heads(made),
-        figures.plot_layers(made, scale="same"),
-    ]
-    for figure in drawn:
-        figure._repr_png_()
-        boxes = [t.get_window_extent() for t in texts_of(figure)]
-        pictures = [i.get_window_extent() for i in images_of(figure)]
-        assert all(t.get_fontsize() >= 8 for t in texts_of(figure))
-        for n, box in enumerate(boxes):
-            assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1
-            assert not any(box.overlaps(other) for other in [*boxes[:n], *pictures])
-
-
-def test_the_scale_is_stated(matplotlib):
-    heats = {"low": np.array([[1e-9, 0.1]]), "high": np.array([[1e-9, 0.4]])}
-    each, same = (
-        figures.plot_maps(grey_image(), heats, scale=scale, clip=(0, 100), show_image=False)
-        for scale in ("each", "same")
-    )
-    texts = [t.get_text() for t in texts_of(each)]
-    assert texts[2:] == ["lowest", "highest", "each map on its own scale"]
-    assert [t.get_text() for t in texts_of(same)][2:] == ["0", "0.4"]
-    first, second, _ = (i.get_array() for i in images_of(each))
-    np.testing.assert_array_equal(first, second)
-    first, second, bar = (i.get_array().astype(int) for i in images_of(same))
-    assert first[:, -1].max() < second[:, -1].max()
-    # The bar shows what a value looks like over grey, so the map's colour at 0.1 of 0.4 is a quarter along it.
-    expected = overlays.overlay(grey_image(1, 256, 128), np.linspace(0, 1, 256)[None], clip=(0, 100))
-    np.testing.assert_array_equal(bar, expected)
 
 
 def test_every_head(matplotlib):
@@ -170,22 +109,6 @@ def test_heads_are_read_as_the_output_is(matplotlib):
         assert warmest(images_of(plot(made))[0].get_array().repeat(10, 0).repeat(10, 1), (3, 6)) == (2, 5)
 
 
-def test_the_heads_of_a_map_head(matplotlib):
-    places = [(0, 0), (0, 5), (2, 0)], [(2, 5), (1, 3), (0, 0)]
-    pooling = np.array([[lit(place, (3, 6)).ravel() for place in row] for row in places], "float32")
-    made = recording(prefix=(), pooling_attention=pooling)
-    figure = figures.plot_heads(made, layer=None, image=1)
-    assert [warmest(i.get_array(), (3, 6)) for i in images_of(figure)[:3]] == places[1]
-
-
-def test_the_image_that_is_asked_for(matplotlib):
-    made = recording()
-    expected = overlays.overlay(made.images[1], maps.cls_attention(made, 1)[1, 2])
-    np.testing.assert_array_equal(images_of(figures.plot_heads(made, layer=1, image=1))[2].get_array(), expected)
-    with pytest.raises(ValueError, match="2 images.*image=2"):
-        figures.plot_heads(made, image=2)
-
-
 def test_every_head_of_every_layer(matplotlib):
     places = [[(0, 0), (0, 5)], [(2, 0), (2, 5)], [(1, 3), (1, 1)]]
     figure = figures.plot_layers(looking_at(places, (3, 6), picture=(60, 120)))
@@ -198,42 +121,6 @@ def test_every_head_of_every_layer(matplotlib):
     assert boxes[0].y0 > boxes[2].y0 > boxes[4].y0  # layers downwards
     assert boxes[0].x0 < boxes[1].x0 and boxes[0].y0 == boxes[1].y0  # heads to the right
     assert {"layer", "head", "0", "1", "2"} <= {t.get_text() for t in texts_of(figure)}
-
-
-def test_sinks_do_not_leave_the_rest_of_a_map_black(matplotlib):
-    made = recording(layers=1, batch=1, heads=2, grid=(6, 6), picture=(60, 60))
-    heat = np.linspace(0.001, 0.01, 36).reshape(6, 6)
-    heat[0, 0] = heat[0, 5] = 0.4
-    made.attention[..., 1:] = heat.ravel()
-    figure = figures.plot_layers(made)
-    light = np.round(tiles(images_of(figure)[0].get_array(), (6, 6))).astype(int)
-    np.testing.assert_array_equal(light[[0, 0], [0, 5]], [(90, 220, 255)] * 2)
-    np.testing.assert_array_equal(light[5, 5], (252, 255, 164))  # the highest of the others
-    assert light[2].sum(axis=-1).min() > 150
-    assert "light blue: outliers" in texts_of(figure)[-1].get_text()
-    plain = figures.plot_layers(made, clip=99)
-    assert tiles(images_of(plain)[0].get_array(), (6, 6))[2].sum(axis=-1).max() < 30
-
-
-@pytest.mark.parametrize("picture", [(500, 100), (100, 500)])
-def test_very_tall_and_wide_images_make_figures_of_common_shapes(matplotlib, picture):
-    made = recording(layers=12, batch=1, heads=3, grid=(14, 14), picture=picture)
-    for figure in (figures.plot_layers(made), figures.plot_heads(made)):
-        width, height = figure.get_size_inches()
-        assert 1 / 3 < width / height < 8 and max(width, height) < 13
-    assert {"layer", "head", "11"} <= {t.get_text() for t in texts_of(figures.plot_layers(made))}
-
-
-def test_the_patches_of_a_wide_picture_are_sharp(matplotlib):
-    made = recording(layers=2, batch=1, heads=2, grid=(14, 14), picture=(100, 400))
-    chequered = np.indices((14, 14)).sum(axis=0) % 2
-    made.attention[..., 1:] = 1e-3 + chequered.ravel()
-    figure = figures.plot_layers(made)
-    png = rendered(figure).astype(int)
-    box = images_of(figure)[0].get_window_extent()
-    tile = png[len(png) - round(box.y1) + 1 : len(png) - round(box.y0) - 1, round(box.x0) + 1 : round(box.x1) - 1]
-    ends = np.stack([np.abs(tile - color).max(axis=-1) for color in ((0, 0, 4), (252, 255, 164))]).min(axis=0)
-    assert (ends < 20).mean() > 0.95  # and not in between
 
 
 @pytest.mark.parametrize("rows", ["all", "readout"])

@@ -3,16 +3,13 @@ the numbers."""
 
 import dataclasses
 import functools
-import io
 import math
 
 import keras
 import numpy as np
 import pytest
-from PIL import Image
 
 from vit_keras import layers, positions, vit
-from vit_keras.config import ViTConfig
 from vit_keras.visualize import analysis, attention_map, paper_figures
 from vit_keras.visualize.maps import attention_rollout
 from vit_keras.visualize.overlays import overlay, paper_style, vit_keras_style
@@ -107,19 +104,6 @@ def test_distance_of_uniform_attention(side, patch, prefix, renormalize, pixels)
     np.testing.assert_allclose(analysis.mean_attention_distance(rec, renormalize, "patch") * patch, distance, rtol=1e-5)
 
 
-def test_distance_of_attention_to_oneself_is_zero():
-    rec = recording((3, 5), ("cls", "reg0"), attention=np.broadcast_to(np.eye(17), (2, 1, 2, 17, 17)))
-    assert not analysis.mean_attention_distance(rec).any()
-
-
-def test_distance_to_the_neighbour_is_the_side_of_a_patch():
-    across = np.eye(6)[[1, 0, 1, 4, 3, 4]]  # each attends to one beside it
-    down = np.eye(6)[[3, 4, 5, 0, 1, 2]]  # to the one above or below
-    rec = recording((2, 3), (), (10, 20), attention=np.stack([across, down])[None, None])
-    np.testing.assert_allclose(analysis.mean_attention_distance(rec), [[20, 10]])
-    np.testing.assert_allclose(analysis.mean_attention_distance(rec, unit="patch"), [[1, 1]])
-
-
 @pytest.mark.parametrize("renormalize", [False, True])
 def test_distance_as_it_is_defined(renormalize):
     grid, prefix, (height, width) = (2, 3), ("cls", "reg0"), (8, 4)
@@ -138,27 +122,7 @@ def test_distance_as_it_is_defined(renormalize):
     np.testing.assert_allclose(distance, expected.mean(axis=1), rtol=1e-5)
 
 
-def test_patches_that_attend_to_the_class_token_alone_have_distance_zero():
-    attention = np.zeros((1, 1, 1, 5, 5))
-    attention[..., 0] = 1
-    assert not analysis.mean_attention_distance(recording((2, 2), attention=attention), renormalize=True).any()
-
-
 # -------------------------------------------------------------------------------------------- entropy and sinks --
-
-
-def test_entropy_of_uniform_attention_is_the_logarithm_of_the_tokens():
-    rec = recording((4, 5), ("cls", "reg0"), attention=uniform((4, 5), ("cls", "reg0")))
-    np.testing.assert_allclose(analysis.attention_entropy(rec), np.full((2, 3), math.log(22)), rtol=FLOAT32)
-    np.testing.assert_allclose(np.exp(analysis.attention_entropy(rec, "cls")), np.full((2, 3), 22), rtol=1e-5)
-
-
-def test_entropy_of_one_choice_is_zero_and_of_two_log_2():
-    attention = np.zeros((1, 1, 2, 5, 5))
-    attention[..., 0, :, 1] = 1
-    attention[..., 1, :, [2, 3]] = 0.5
-    entropy = analysis.attention_entropy(recording((2, 2), attention=attention))
-    np.testing.assert_allclose(entropy, [[0, math.log(2)]], atol=FLOAT32)
 
 
 @pytest.mark.parametrize("rows, asking", [("all", slice(None)), ("cls", slice(0, 1))])
@@ -198,14 +162,6 @@ def test_filters_are_scikit_learns_components():
     np.testing.assert_allclose(analysis.embedding_filters(model, 9), expected, atol=PRODUCTS)
 
 
-def test_there_are_no_more_filters_than_the_hidden_units_span():
-    filters = analysis.embedding_filters(build())
-    assert filters.shape == (15, 8, 4, 3)  # 16 units, centred
-    assert filters.dtype == "float32"
-    np.testing.assert_array_equal(filters.min(axis=(1, 2, 3)), 0)
-    np.testing.assert_array_equal(filters.max(axis=(1, 2, 3)), 1)
-
-
 def cosine(a, b):
     return a @ b / np.linalg.norm(a) / np.linalg.norm(b)
 
@@ -239,14 +195,6 @@ def test_similarity_of_sines_and_cosines():
     np.testing.assert_array_equal(analysis.position_similarity(build(position="sincos2d")).shape, (2, 6, 2, 6))
     with pytest.raises(ValueError, match="any size. Pass grid="):
         analysis.position_similarity(model)
-
-
-def test_similarity_of_positions_that_were_resampled():
-    model = build()
-    table = keras.ops.convert_to_numpy(model.get_layer("Transformer_posembed_input").pe)
-    table = positions.resize_position_embeddings(table, (4, 3), source_grid=(2, 6))[0, 1:]
-    similarity = analysis.position_similarity(model, (4, 3))
-    assert similarity[0, 1, 3, 2] == pytest.approx(cosine(table[1], table[11]), abs=FLOAT32)
 
 
 @pytest.mark.parametrize(
@@ -298,14 +246,6 @@ def test_joint_pca_has_the_same_components_for_all():
     rec = of_tokens(tokens, tokens, grid=(4, 5), features=tokens)
     expected = colours_by_hand(tokens.reshape(60, 7), (10, 90)).reshape(3, 4, 5, 3)
     np.testing.assert_allclose(analysis.token_pca(rec, joint=True, clip=(10, 90)), expected, atol=PRODUCTS)
-
-
-def test_signs_of_components_do_not_depend_on_the_sign_of_the_tokens():
-    tokens = random_tokens(1, 30, 5)
-    colours, mirrored = (
-        analysis.token_pca(of_tokens(t, grid=(5, 6), features=t), clip=(5, 95)) for t in (tokens, -tokens)
-    )
-    np.testing.assert_allclose(mirrored, 1 - colours, atol=PRODUCTS)
 
 
 @pytest.mark.parametrize("joint", [False, True])
@@ -498,26 +438,6 @@ def test_figure_7_is_drawn_from_the_numbers(tiny):
     assert not any(dots.get_clip_on() for dots in distances.collections)  # whole where they are at a limit
 
 
-def test_figure_7_leaves_out_what_a_model_has_not():
-    pytest.importorskip("matplotlib")
-    hybrid = vit.build(
-        ViTConfig(
-            image_size=16, patch_size=1, resnet=(), num_layers=1, hidden_size=8, num_heads=2, mlp_dim=8, position=None
-        )
-    )
-    filters, similarity, distances = paper_figures.figure7(hybrid, [pictures(16, 16, 3)]).axes[:3]
-    assert "1x1 patches of 64 channels, which cannot be drawn as colors" in texts(filters)
-    assert "it has no positions" in texts(similarity)
-    assert len(distances.collections) == 2
-
-    mixer = vit.build(
-        ViTConfig(image_size=16, num_layers=1, hidden_size=8, mlp_dim=8, tokens_mlp_dim=4, pooling="gap", position=None)
-    )
-    filters, _, distances = paper_figures.figure7(mixer, [pictures(16, 16, 3)]).axes[:3]
-    assert len(filters.images) == 1
-    assert "has no attention" in texts(distances)
-
-
 def test_figure_6_lays_the_rollout_over_black(tiny):
     photos = [pictures(20, 40, 3), pictures(30, 30, 3), pictures(40, 20, 3)]
     figure = paper_figures.figure6(tiny, iter(photos), columns=2)
@@ -547,21 +467,6 @@ def test_figure_6_of_other_maps_and_styles(tiny):
     assert not (drawn(start_layer=1) == drawn()).all()
     with pytest.raises(ValueError, match="style must be one of 'paper'"):
         drawn(style="raw")
-
-
-@pytest.mark.filterwarnings("ignore:A float image is meant to be")
-def test_figure_6_takes_files_and_batches_of_floats(tiny):
-    """A file was read line by line, bytes one by one, and each image of a batch was read in a range of its own."""
-    photo, file = pictures(20, 40, 3), io.BytesIO()
-    Image.fromarray(photo).save(file, "PNG")
-
-    def drawn(images):
-        return [ax.images[0].get_array() for ax in paper_figures.figure6(tiny, images).axes]
-
-    for given in (bytearray(file.getvalue()), memoryview(file.getvalue()), io.BytesIO(file.getvalue())):
-        np.testing.assert_array_equal(drawn(given), drawn(photo))
-    batch = np.stack([photo // 200, photo])
-    np.testing.assert_array_equal(drawn(batch.astype("float32")), drawn(batch))
 
 
 def test_figure_6_with_a_class_for_each_image(tiny):
@@ -597,16 +502,6 @@ def test_plots_draw_where_they_are_told(tiny):
     ax = draw(paper_figures.plot_embedding_filters, grey, 2)
     assert ax.get_title() == "Embedding filters\n(first 2 principal components)"
     np.testing.assert_array_equal(ax.images[0].get_array()[:, 5:], analysis.embedding_filters(grey, 2)[1, ..., 0])
-
-
-def test_images_come_in_any_form(tiny, tmp_path):
-    from PIL import Image
-
-    photos = pictures(2, 12, 20, 3)
-    Image.fromarray(photos[0]).save(tmp_path / "photo.png")
-    one = paper_figures.figure7(tiny, tmp_path / "photo.png").axes[2].collections[0].get_offsets()
-    for same in (photos[0], Image.fromarray(photos[0]), [photos[0]], photos[:1], iter([photos[:1]])):
-        np.testing.assert_array_equal(paper_figures.figure7(tiny, same).axes[2].collections[0].get_offsets(), one)
 
 
 # --------------------------------------------------------------------------------------------------------- mistakes --

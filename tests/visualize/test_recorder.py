@@ -2,7 +2,6 @@
 
 import functools
 import threading
-import types
 import warnings
 
 import keras
@@ -11,10 +10,8 @@ import pytest
 from support import far_from_uniform, noise
 
 from vit_keras import layers, training, visualize, vit
-from vit_keras.training.evaluation import explained_images
 from vit_keras.visualize import forward_pass, gradients, plan
 
-BACKEND = keras.backend.backend()
 SAME = {"rtol": 1e-4, "atol": 1e-5}  # float32, in another order
 SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
 
@@ -110,12 +107,6 @@ def test_projections_of_a_quantized_model_are_those_before(mode, lora):
     np.testing.assert_allclose(found, before, rtol=0, atol=1.1 * step)
 
 
-def test_a_model_that_takes_any_number_of_channels_is_given_those_of_its_vit():
-    image = keras.Input((32, 48, None))
-    found, expected = (visualize.record(m, IMAGES) for m in (keras.Model(image, tiny()(image)), tiny()))
-    np.testing.assert_allclose(found.attention, expected.attention, **SAME)
-
-
 def test_some_layers_only():
     whole, last = (visualize.record(tiny(num_layers=3), IMAGES, layers) for layers in (None, [-1, 1]))
     assert last.layers == (1, 2)
@@ -191,14 +182,6 @@ def test_a_model_of_any_size_takes_images_of_one_size_at_a_time():
     assert visualize.attention_map(model, two[1:] * 2, return_map=True).shape == (2, 2, 8)
     resized = keras.Sequential([keras.Input((None, None, 3)), keras.layers.Resizing(32, 48), tiny()])
     assert visualize.attention_map(resized, two, return_map=True).shape == (2, 4, 6)  # the ViT sees one size
-
-
-def test_mistakes_of_a_model_of_any_size_are_explained_one_at_a_time(tmp_path):
-    model, names = tiny(image_size=None, position_grid=(4, 6)), ["wide.png", "high.png"]
-    for name, size in zip(names, [(16, 64), (48, 16)]):
-        keras.utils.save_img(tmp_path / name, noise(*size, 3), scale=False)
-    found = explained_images(model, types.SimpleNamespace(paths=names), tmp_path, range(2))
-    assert [overlay.shape for _, overlay in found.values()] == [(16, 64, 3), (48, 16, 3)]
 
 
 # ----------------------------------------------------------------- gradients --
@@ -440,22 +423,6 @@ def test_a_recorder_is_compiled_once(monkeypatch):
     assert len(calls) == 2
 
 
-@pytest.mark.only_on("tensorflow", "jax", reason="PyTorch runs eagerly")
-def test_no_end_of_functions_as_target_fills_the_memory():
-    from vit_keras.backend import compiled
-
-    model = build(num_layers=1, eagerly=False)
-    for _ in range(3):
-        relevance(model, target=lambda outputs: outputs[:, 0])
-    functions = compiled._caches[model].functions
-    assert len(functions) == 3
-    before = set(functions)
-    functions.update(dict.fromkeys(range(compiled.KEPT)))
-    relevance(model, target=lambda outputs: outputs[:, 0])
-    assert len(functions) == compiled.KEPT
-    assert not before & set(functions)
-
-
 # ------------------------------------------------------------------ mistakes --
 
 
@@ -477,10 +444,6 @@ def two_inputs_inside():
 def channels_first():
     inputs = keras.Input((3, 32, 48))
     return keras.Model(inputs, tiny()(keras.layers.Permute((2, 3, 1))(inputs)))
-
-
-def of_images(vit_model):
-    return keras.Model(vit_model.input, vit_model.output)
 
 
 MISTAKES = {
