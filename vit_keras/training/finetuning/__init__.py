@@ -8,6 +8,7 @@ import inspect
 import math
 import os
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -220,6 +221,8 @@ def finetune(
             errors=errors,
             progress=progress,
         )
+        if batch_size is None:
+            warnings.filterwarnings("ignore", "batch_size=")  # which is chosen here
         sets = datasets_of(
             data, [*parts, everything] if refit and folds is None and steps < _REFIT_BELOW else parts, reading
         )

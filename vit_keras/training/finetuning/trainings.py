@@ -285,6 +285,7 @@ class Trainings(Request):
             before = Baseline.joined([result["before_training"] for result in done])
             advice = "ship linear probes (training.linear_probe), or train longer or on more images"
             self.notes.append(before.verdict(evaluation.accuracy, advice, decides=self._accuracy_decides))
+            self.say(self.notes[-1])
             told["before_training"] = before.to_dict()
         by = None
         if self.calibrate:
