@@ -17,7 +17,7 @@ __all__ = ["Horizon", "Reseed", "check_before_training"]
 
 
 class Horizon(keras.callbacks.Callback):
-    """A callback that tells the schedule the steps of `fit`, and logs the learning rate of the last step of each epoch."""
+    """A callback that tells the schedule the steps of `fit`, and logs the rate of the last step of each epoch."""
 
     def set_model(self, model: Any) -> None:
         super().set_model(model)
