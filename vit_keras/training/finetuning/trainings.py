@@ -76,7 +76,9 @@ class Trainings(Request):
             self._check_metric(held_out.rows, "the held-out part" if len(pairs) == 1 else f"fold {number}")
         frozen = None
         if self.probe:
-            frozen = FrozenFeatures.of(self.given, *pairs[0], seconds=self.seconds, seed=self.seed)
+            frozen = FrozenFeatures.of(
+                self.given, *pairs[0], seconds=self.seconds, seed=self.seed, progress=self.progress
+            )
         if self.batch_size is not None:
             return frozen
         size = run.settings["batch_size"] if run.begun else None
