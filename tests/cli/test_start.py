@@ -74,8 +74,14 @@ def test_a_program_that_ends_before_us_is_no_error_and_the_package_runs_as_a_pro
 
 @pytest.mark.parametrize(
     "arguments",
-    ["predict nothing.jpg", "finetune nothing -o x", "evaluate nothing.keras .", "embed nothing.png -o x.npy"]
-    + ["export nothing.keras -o a.onnx", "predict-table nothing.csv --models a.keras -o b.csv"],
+    [
+        "predict nothing.jpg",
+        "finetune nothing -o x",
+        "evaluate nothing.keras .",
+        "embed nothing.png -o x.npy",
+        "export nothing.keras -o a.onnx",
+        "predict-table nothing.csv --models a.keras -o b.csv",
+    ],
 )
 def test_what_does_not_exist_is_an_error_in_one_line_before_keras_is_imported(arguments, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "vit_keras.cli.training", None)  # an import of these fails
