@@ -225,7 +225,7 @@ def test_a_model_of_any_size_refuses_incomplete_patches(fields):
     model, cutting = vit.build(config), vit.build(config.replace(drop_remainder=True))
     height, width = config.stride[0] * 2, config.stride[1] * 3
     with pytest.raises(ValueError, match="image_size="):
-        model(np.ones((1, height, config.stride[1] - 1, 3), "float32"))
+        model(np.ones((1, height, 1, 3), "float32"))
     for size in [(height + 1, width), (height, width + 1)]:
         images = np.ones((1, *size, 3), "float32")
         for call in (model, model.predict):

@@ -143,6 +143,8 @@ class VisionTransformer(FastModel):
     def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
         if x is not None:
             self.check_images(x)  # here, as TensorFlow and JAX call the model without numbers
+        if keras.backend.backend() == "torch" and any(each.is_inference() for each in self.parameters()):
+            raise ValueError(f"{self.name!r} was made in torch.inference_mode(), which is not for training.")
         return super().fit(x, *args, **kwargs)
 
     def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -153,6 +155,16 @@ class VisionTransformer(FastModel):
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         self.check_images(x)
         return super().predict(x, *args, **kwargs)
+
+    def _apply(self, fn: Any, *args: Any, **kwargs: Any) -> Any:
+        """Refuse another dtype, as PyTorch's `half`, `double` and `to` set it: Keras would not know of it."""
+        weights = [*self.parameters()][:1]
+        if any(fn(weight).dtype != weight.dtype for weight in weights):
+            raise TypeError(
+                f"The dtype of {self.name!r} is Keras' policy, and stays. Build or open the model with dtype=, such as "
+                '"bfloat16" or "mixed_bfloat16", or call vit_keras.resize(model, image_size, dtype=…).'
+            )
+        return super()._apply(fn, *args, **kwargs)
 
     def check_images(self, images: Any) -> None:
         """Raise an error unless the images have the model's shape. For the first batch, also check the pixel range.

@@ -94,6 +94,9 @@ def loss_and_accuracy(
     model: keras.Model, labels: Any, binary: bool = False, label_smoothing: float = 0.0
 ) -> tuple[Any, Any]:
     """Return the loss that fits a model's task, last activation and labels, and the accuracy; numbers have none."""
+    if isinstance(labels, (dict, list, tuple)):
+        kind = type(labels).__name__
+        raise ValueError(f"Labels must be an array for a model with one output. Received: a {kind}. Or pass loss=.")
     try:
         outputs, activation = outputs_of(model), last_activation(model)
     except ValueError as error:
