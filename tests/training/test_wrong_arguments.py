@@ -1,6 +1,7 @@
 """Arguments that `finetune` does not have: none is ignored, each is answered with what would work."""
 
 import dataclasses
+import importlib.util
 
 import numpy as np
 import pytest
@@ -49,6 +50,15 @@ def test_a_file_in_the_place_of_a_folder_is_to_be_unpacked(tiny, tmp_path):
     (tmp_path / "images.zip").write_bytes(b"PK")
     with pytest.raises(ValueError, match="images.zip is a file.*zipfile"):
         finetune(tiny, tmp_path / "images.zip", output=tmp_path / "results")
+
+
+@pytest.mark.parametrize("missing", ["cleanlab", "matplotlib"])
+def test_what_the_report_will_lack_is_said_before_the_training(tiny, tmp_path, missing, monkeypatch, capsys):
+    find = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, *more: None if name == missing else find(name, *more))
+    with pytest.raises(FileNotFoundError):
+        finetune(tiny, tmp_path / "none", output=tmp_path / "results")
+    assert f"{missing}: pip install" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import inspect
 import math
 import os
@@ -197,7 +198,9 @@ def finetune(
     columns = Columns(images_dir, image_column, label_column, task, separator, group_column, weight_column, class_names)
     _check_output(output, folder, overwrite, folds)
     keras.utils.set_random_seed(seed)
-    notes: list[str] = []
+    notes = [_MISSING.format(", ".join(missing))] if (missing := _not_installed()) else []
+    if notes and progress:
+        print(notes[0], flush=True)
     with noted_warnings(notes):
         data = read_images(folder, columns, errors)
         if data.assumed and progress:
@@ -296,6 +299,14 @@ def _check_opening(model: Any, weights: Any, options: Mapping[str, Any]) -> None
             raise TypeError(f"finetune has no argument {name}.{hint}")
     if is_open and weights is not None:
         raise ValueError(f"An open model has its weights. Remove weights={weights!r:.100}.")
+
+
+def _not_installed() -> list[str]:
+    """Return the packages that only parts of the report need."""
+    return [name for name in ("cleanlab", "matplotlib") if importlib.util.find_spec(name) is None]
+
+
+_MISSING = 'The report will lack likely wrong labels or charts, which need {}: pip install "vit-keras[train]"'
 
 
 def _names(kind: Any) -> list[str]:
