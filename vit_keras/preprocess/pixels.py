@@ -35,7 +35,7 @@ def to_uint8(image: np.ndarray) -> np.ndarray:
         return image
     convert, result = _conversion(image), np.empty(image.shape, "uint8")
     ends = convert(np.array([image.min(initial=0), image.max(initial=0)]))
-    if ends[0] < -_MARGIN or ends[1] > 255 + _MARGIN:
+    if ends[0] < (0 if image.dtype.kind in "iu" else -_MARGIN) or ends[1] > 255 + _MARGIN:
         warn_caller(
             "An image has values far outside of [0, 255], which are cut off. Scale its values first, such as those of "
             "a CT to its window."

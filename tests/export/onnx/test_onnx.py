@@ -230,7 +230,8 @@ def test_a_recurrent_layer_is_refused_by_name(kind, tmp_path):
 @pytest.mark.parametrize("options", [{}, {"pooling": "map"}, {"pooling": "gap", "patch_norm": True}])
 def test_keras_own_export_writes_a_model_that_was_made_on_pytorch(tmp_path, options):
     model, images = randomized(tiny(**options)), np.random.default_rng(0).normal(size=(2, 32, 32, 3)).astype("float32")
+    expected = model.predict(images, verbose=0)
     model.export(tmp_path / "a.onnx", format="onnx", verbose=False)
     session = ort.InferenceSession(tmp_path / "a.onnx")
     (found,) = session.run(None, {session.get_inputs()[0].name: images})
-    np.testing.assert_allclose(found, model.predict(images, verbose=0), atol=1e-4)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
