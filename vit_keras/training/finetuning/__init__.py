@@ -20,6 +20,7 @@ from PIL import Image
 
 from ..._internal import validate
 from ..._internal.atomic import check_writable
+from ..._internal.imports import INSTALL
 from ..._internal.validate import Share, expanded, one_of, positive_integer
 from ...anatomy.inputs import native_size, own_preprocessing
 from ...anatomy.outputs import NUMBERS
@@ -306,7 +307,7 @@ def _not_installed() -> list[str]:
     return [name for name in ("cleanlab", "matplotlib") if importlib.util.find_spec(name) is None]
 
 
-_MISSING = 'The report will lack likely wrong labels or charts, which need {}: pip install "vit-keras[train]"'
+_MISSING = f"The report will lack likely wrong labels or charts, which need {{}}: {INSTALL}"
 
 
 def _names(kind: Any) -> list[str]:
