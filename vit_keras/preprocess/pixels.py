@@ -58,7 +58,7 @@ def _conversion(image: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
     if np.issubdtype(image.dtype, np.integer):
         highest = int(image.max(initial=0))
         wide, bits = image.dtype == np.uint16 or highest > 255, highest.bit_length()
-        if wide and 0 < bits <= 14:
+        if wide and 0 < bits <= 14 and image.min() >= 0:
             warn_caller(
                 f"White is 65,535 in a 16-bit image, and this one has no value above {2**bits - 1:,}: it is read as "
                 f"nearly black. If it has {bits} bits, multiply it by {2 ** (16 - bits):,}."

@@ -233,11 +233,11 @@ class Recipe:
 
     def __str__(self) -> str:
         """Return one value a line, without what is off, with the learning rate that will be used."""
-        scaled = {False: "", True: f" for batches of {self.batch_size}, in proportion for others"}
-        scaled["sqrt"] = f" for batches of {self.batch_size}, by the square root for smaller ones"
+        batches = {True: "in proportion for others", "sqrt": "by the square root for smaller ones"}
+        how = batches.get(self.scale_learning_rate)
         rate = f"{rate_for(192):g} up to a hidden size of 192, {rate_for(None):g} from 768 on"
         rate = rate if self.learning_rate is None else f"{self.learning_rate:g}"
-        values = {**vars(self), "learning_rate": rate + scaled[self.scale_learning_rate]}
+        values = {**vars(self), "learning_rate": f"{rate} for batches of {self.batch_size}, {how}" if how else rate}
         if self.augmentation is not None:
             values["augmentation"] = ", ".join(f"{k}={v!r}" for k, v in vars(self.augmentation).items() if v)
         others = {name for _, names in OPTIMIZERS.values() for name in names} - {*OPTIMIZERS[self.optimizer][1]}
