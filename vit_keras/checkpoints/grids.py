@@ -31,7 +31,10 @@ SQUARE = frozenset(
 """Families whose own code takes every table for a square, and resamples it for other images."""
 
 TURNED = frozenset(("huggingface-beit",))
-"""Families whose own code reads a table of relative positions as (across, down), and resamples it to (down, across)."""
+"""Families whose own code reads a table of relative positions as (across, down), and resamples it to (down, across).
+
+It takes a table of learned positions for a square.
+"""
 
 
 NO_ROWS = frozenset(("deit3", "rope-vit"))
@@ -216,10 +219,14 @@ def read(
         table = Table(grid, grid, math.prod(grid), layout, shown_by)
     if is_ours or table.grid is None:
         return table
-    if table.shown_by == "config" and family.name in SQUARE:
-        return dataclasses.replace(table, grid=rows.square(table.layout) or table.grid)
     if family.name in TURNED and rows.relative is not None:
-        return dataclasses.replace(table, grid=table.grid[::-1])
+        turned = table.grid[::-1]
+        if rows.learned is not None and turned != table.grid and square_grid(table.patches):
+            error = "it has positions that transformers reads as a square, and relative ones that it does not"
+            return dataclasses.replace(table, grid=None, error=f"{error}: no model here does both.")
+        return dataclasses.replace(table, grid=turned)
+    if table.shown_by == "config" and family.name in SQUARE | TURNED:
+        return dataclasses.replace(table, grid=rows.square(table.layout) or table.grid)
     return table
 
 
