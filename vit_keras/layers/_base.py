@@ -1,13 +1,16 @@
-"""Shared code of the layers: registration, shapes of tokens, dropout and layer normalization."""
+"""The base of all layers: its fields, its quick path and what Keras needs; and the layers of Keras that are ours."""
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+import inspect
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 
 import keras
 import numpy as np
 from keras import ops
 
+from .._internal.fields import FieldsDoc
+from ..backend import changes
 from ..backend.backward import in_one_pass, layer_norm
 from ..backend.direct import Direct, may_skip_keras
 from ..backend.keras_internals import flat_layers, full_kernel, kernel_of
@@ -28,13 +31,116 @@ def register(cls: _Class) -> _Class:
     return cls
 
 
-class Dense(Direct, keras.layers.Dense):
+if TYPE_CHECKING:
+
+    def _keyword(*, default: Any, kw_only: bool = True) -> Any: ...
+
+    @dataclass_transform(field_specifiers=(_keyword,))
+    class _Declared(keras.layers.Layer):
+        """Tell type checkers that annotated attributes are arguments."""
+
+else:
+    _Declared = keras.layers.Layer
+
+
+class Layer(Direct, _Declared):
+    """A layer whose annotated class attributes, its fields, are its arguments, configuration and documentation.
+
+    As in Flax and Equinox, `num_heads: int` declares a required argument, and `dropout: float = 0.0` one with a
+    default. Each is set as an attribute; `setup` then makes the layers inside. A subclass inherits the fields, and a
+    subclass with an `__init__` of its own adds none. Keras' own arguments are keywords.
+    """
+
+    if TYPE_CHECKING:
+        name: str | None = _keyword(default=None)
+        dtype: Any = _keyword(default=None)
+        trainable: bool = _keyword(default=True)
+
+    fields: ClassVar[dict[str, inspect.Parameter]] = {}
+    """The arguments by name, in the order in which they may be passed."""
+
+    _reads_training: ClassVar[bool] = False  # whether `training=None` means the value of the layer around
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._reads_training = vars(cls).get("reads_training", "training" in inspect.signature(cls.call).parameters)
+        if "__init__" in vars(cls):
+            cls.__signature__ = None  # inspect then reads it
+        elif own := _own_fields(cls):
+            cls.fields = {**cls.fields, **own}
+            in_order = sorted(cls.fields.values(), key=lambda field: field.default is not field.empty)
+            others = inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD, annotation="Any")
+            cls.__signature__ = inspect.Signature([*in_order, others])
+        if cls.fields and cls.__doc__:
+            cls.__doc__ = FieldsDoc(cls.__doc__, cls.fields)
+        _let_keras_describe(cls)
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        fields, given = self.fields, dict(zip(self.fields, args))
+        if twice := [name for name in given if name in kwargs]:
+            raise TypeError(f"{type(self).__name__} received {twice[0]}= twice: by position and by name.")
+        given.update((name, kwargs.pop(name)) for name in fields if name in kwargs)
+        missing = [name for name, field in fields.items() if field.default is field.empty and name not in given]
+        if missing:
+            raise TypeError(f"{type(self).__name__} needs {', '.join(f'{name}=' for name in missing)}.")
+        super().__init__(*args[len(fields) :], **kwargs)
+        for name, field in fields.items():
+            value = given.get(name, field.default)
+            setattr(self, name, tuple(value) if isinstance(value, (list, np.ndarray)) else value)
+        self.setup()
+
+    def setup(self) -> None:
+        """Check the fields, and make the layers inside."""
+
+    def part(self, kind: Any, name: str, **others: Any) -> Any:
+        """Return a layer for `setup` or `build`, with this layer's dtype policy and the fields that both have."""
+        shared = {field: getattr(self, field) for field in getattr(kind, "fields", ()) if field in self.fields}
+        return kind(**{**shared, **others}, name=name, dtype=self.dtype_policy)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        own = self.__dict__
+        is_change = own.get("built") and own.get(name, self) is not value and name not in changes.KEPT_BY_KERAS
+        super().__setattr__(name, value)
+        if is_change:
+            changes.note(self)
+
+    def __delattr__(self, name: str) -> None:
+        super().__delattr__(name)
+        changes.note(self)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), **{name: getattr(self, name) for name in self.fields}}
+
+
+def _own_fields(cls: type) -> dict[str, inspect.Parameter]:
+    """Return the fields that a class itself declares, as arguments."""
+    kind, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
+    return {
+        name: inspect.Parameter(name, kind, default=vars(cls).get(name, empty), annotation=annotation)
+        for name, annotation in inspect.get_annotations(cls).items()
+        if name[0] != "_" and "ClassVar" not in str(annotation)
+    }
+
+
+def _let_keras_describe(cls: type[Layer]) -> None:
+    """Let Keras find out what a subclass returns that has a `call` of its own."""
+    call, shape, spec = (
+        next(n for n, each in enumerate(cls.__mro__) if name in vars(each))
+        for name in ("call", "compute_output_shape", "compute_output_spec")
+    )
+    is_described = cls.compute_output_spec is not keras.layers.Layer.compute_output_spec
+    if is_described and call < spec:
+        has_shape = shape <= call
+        cls.compute_output_spec = (keras.layers.Layer if has_shape else keras.Operation).compute_output_spec
+
+
+class Dense(Layer, keras.layers.Dense):
     """A dense layer that is saved with its low-rank adapter."""
 
     # Keras saves only the kernel, with the adapter merged into it. So does this layer, so that a layer without an
     # adapter can load the file. In addition, it saves the original kernel and the two factors under separate names.
 
-    _reads_training = False
+    reads_training = False
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         x = linear(inputs, kernel_of(self), self.bias)
@@ -78,34 +184,22 @@ class Dense(Direct, keras.layers.Dense):
 _CALL = Dense.call
 
 
-class Composite(Direct, keras.layers.Layer):
+class Composite(Layer):
     """A layer made of others, whose configuration records quantization, adapters and freezing of the layers inside."""
 
     # Keras saves the configuration of the outermost layer only, and would rebuild the layers inside without these
     # changes. `dense` has the changes to each dense layer, and `frozen` the numbers of the weights that are not
     # trainable.
 
-    def __init__(self, dense: Any = (), frozen: Any = (), **kwargs: Any):
-        super().__init__(**kwargs)
+    def __init__(self, *args: Any, dense: Any = (), frozen: Any = (), **kwargs: Any):
+        super().__init__(*args, **kwargs)
         self._built_as = tuple(dense), tuple(frozen)
-
-    def __init_subclass__(cls, **kwargs: Any):
-        """Let Keras find out what a subclass returns that has a `call` of its own."""
-        super().__init_subclass__(**kwargs)
-        call, shape, spec = (
-            next(n for n, each in enumerate(cls.__mro__) if name in vars(each))
-            for name in ("call", "compute_output_shape", "compute_output_spec")
-        )
-        is_described = cls.compute_output_spec is not keras.layers.Layer.compute_output_spec
-        if is_described and call < spec:
-            has_shape = shape <= call
-            cls.compute_output_spec = (keras.layers.Layer if has_shape else keras.Operation).compute_output_spec
 
     def change_as_configured(self) -> None:
         """Apply the quantization, adapters and freezing in the configuration, at the end of `build`."""
-        changes, frozen = self._built_as
+        each_change, frozen = self._built_as
         layers = dense_layers(self)
-        for layer, change in zip(layers, changes or [{}] * len(layers), strict=True):
+        for layer, change in zip(layers, each_change or [{}] * len(layers), strict=True):
             if "quantization" in change:
                 mode, config = change["quantization"]
                 config = keras.saving.deserialize_keras_object(config)
@@ -117,11 +211,11 @@ class Composite(Direct, keras.layers.Layer):
             weights[number].trainable = False
 
     def get_config(self) -> dict[str, Any]:
-        changes, frozen = self._built_as
+        dense, frozen = self._built_as
         if self.built:
-            changes = [_changes(layer) for layer in dense_layers(self)]
+            dense = [_changes(layer) for layer in dense_layers(self)]
             frozen = [n for n, weight in enumerate(self.weights) if not weight.trainable] if self.trainable else []
-        changed = {"dense": [*changes] if any(changes) else [], "frozen": [*frozen]}
+        changed = {"dense": [*dense] if any(dense) else [], "frozen": [*frozen]}
         return {**super().get_config(), **{name: value for name, value in changed.items() if value}}
 
 
@@ -148,8 +242,8 @@ class EncoderBlock(Composite):
     # A functional model made from a ViT's tensors, `keras.Model(vit.input, outputs)`, shares only its layers with the
     # ViT. `anatomy` reads them from the first block.
 
-    def __init__(self, preprocessing: Any = None, around: Any = (), **kwargs: Any):
-        super().__init__(**kwargs)
+    def __init__(self, *args: Any, preprocessing: Any = None, around: Any = (), **kwargs: Any):
+        super().__init__(*args, **kwargs)
         self.preprocessing: Preprocessing | None = (
             None if preprocessing is None else Preprocessing.from_dict(preprocessing)
         )
@@ -244,7 +338,7 @@ def array_module(grid: Any) -> Any:
     return np if all(isinstance(size, int) for size in grid) else ops
 
 
-class Dropout(keras.layers.Dropout):
+class Dropout(Layer, keras.layers.Dropout):
     """Dropout that costs nothing at rate 0: a layer call takes 0.1 ms on PyTorch, and most rates here are 0."""
 
     def __call__(self, inputs: Any, training: bool | None = None) -> Any:
@@ -256,10 +350,10 @@ def drop_path(rate: float, **options: Any) -> Dropout:
     return Dropout(rate, noise_shape=(None, 1, 1), name="drop_path", **options)
 
 
-class LayerNormalization(Direct, keras.layers.LayerNormalization):
+class LayerNormalization(Layer, keras.layers.LayerNormalization):
     """Layer normalization of the last axis that keeps only its input for the backward pass."""
 
-    _reads_training = False  # where it is called directly: PyTorch's kernel keeps little by itself
+    reads_training = False  # where it is called directly: PyTorch's kernel keeps little by itself
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         if not training or keras.backend.backend() == "torch":

@@ -12,8 +12,7 @@ import numpy as np
 from keras import ops
 
 from ..backend.backward import has_one_pass, in_one_pass, recomputed
-from ..backend.direct import Direct
-from ._base import Composite, Dense, Dropout, LayerNormalization, register, token_width
+from ._base import Composite, Dense, Dropout, Layer, LayerNormalization, register, token_width
 from ._ops import gelu, reshape
 
 logger: logging.Logger = logging.getLogger("vit_keras")
@@ -146,7 +145,7 @@ class MlpBlock(Composite):
 
 
 @register
-class LayerScale(Direct, keras.layers.Layer):
+class LayerScale(Layer):
     """Multiply each channel by a learned factor (CaiT, arXiv 2103.17239, section 2.1).
 
     Args:
@@ -162,8 +161,6 @@ class LayerScale(Direct, keras.layers.Layer):
         >>> ops.convert_to_numpy(LayerScale(0.5)(np.ones((1, 2), "float32")))
         array([[0.5, 0.5]], dtype=float32)
     """
-
-    _reads_training = False
 
     def __init__(self, initial: float = 1e-5, **kwargs: Any):
         super().__init__(**kwargs)

@@ -8,20 +8,17 @@ from typing import Any
 import keras
 from keras import ops
 
-from ..backend.direct import Direct
 from ..backend.keras_internals import kernel_of
-from ._base import grid_of, register
+from ._base import Layer, grid_of, register
 from ._ops import multiply_windows
 
 
 @register
-class Conv2D(Direct, keras.layers.Conv2D):
+class Conv2D(Layer, keras.layers.Conv2D):
     """The patch embedding: a convolution that PyTorch computes as one product if its windows do not overlap."""
 
     # The product takes 0.4 to 0.7 of the time of Keras' convolution on a CPU. The class has the name of Keras' class
     # because the name is part of the names of weights in `.weights.h5`.
-
-    _reads_training = False
 
     def __init__(self, filters: int, kernel_size: Any, **kwargs: Any):
         super().__init__(filters, kernel_size, **{"strides": kernel_size, **kwargs})
@@ -37,7 +34,7 @@ class Conv2D(Direct, keras.layers.Conv2D):
 
 
 @register
-class PatchNormalization(keras.layers.Layer):
+class PatchNormalization(Layer):
     """Normalize the pixels of each patch, as vit-pytorch does before its patch embedding, and return an image."""
 
     def __init__(self, patch_size: Any, epsilon: float = 1e-5, **kwargs: Any):

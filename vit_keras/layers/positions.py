@@ -10,15 +10,14 @@ import keras
 import numpy as np
 from keras import ops
 
-from ..backend.direct import Direct
 from ..positions import resize_grid, resize_position_embeddings, sincos2d, square_grid
-from ._base import Dropout, array_module, grid_of, places_in, register, token_width
+from ._base import Dropout, Layer, array_module, grid_of, places_in, register, token_width
 
 logger: logging.Logger = logging.getLogger("vit_keras")
 
 
 @register
-class AddPositionEmbs(Direct, keras.layers.Layer):
+class AddPositionEmbs(Layer):
     """Add a learned embedding to each token (paper, equation 1: `E_pos`), then apply dropout (appendix B.1).
 
     Weights that were saved at a different image size can be loaded: the table is resampled to this layer's grid
@@ -132,7 +131,7 @@ class AddPositionEmbs(Direct, keras.layers.Layer):
 
 
 @register
-class AddSinCosPositionEmbs(Direct, keras.layers.Layer):
+class AddSinCosPositionEmbs(Layer):
     """Add fixed sines and cosines of a patch's row and column (MoCo v3, arXiv 2104.02057; big_vision's `sincos2d`).
 
     Args:

@@ -10,20 +10,16 @@ import keras
 import numpy as np
 from keras import ops
 
-from ..backend.direct import Direct
 from ..positions import relative_position_index, relative_position_rows, resize_relative_position_bias
+from ._base import Layer
 from ._ops import constant
 
 _index = functools.lru_cache(relative_position_index)
 """Cached by grid, for all blocks of a model; read-only."""
 
 
-class RelativePositions(Direct):
+class RelativePositions(Layer):
     """Relative position biases of `MultiHeadSelfAttention` with a `relative_grid`."""
-
-    num_heads: int
-    relative_grid: tuple[int, int] | None
-    relative_resize: str
 
     def build_relative_positions(self, tokens: Any) -> None:
         """Make the table: a row for each relative position, and three for tokens before the patches, if any."""

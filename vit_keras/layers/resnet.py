@@ -18,7 +18,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from ._base import register
+from ._base import Layer, register
 
 ROOT_FILTERS = 64
 GROUPS = 32
@@ -26,7 +26,7 @@ GROUP_NORM_EPSILON = {"google": 1e-6, "timm": 1e-5}
 
 
 @register
-class StdConv2D(keras.layers.Conv2D):
+class StdConv2D(Layer, keras.layers.Conv2D):
     """A convolution whose kernel is standardized at every call: mean 0 and variance 1 for each filter.
 
     The kernel before standardization is trained and saved. Under a half-precision policy it is standardized in float32.
@@ -83,7 +83,7 @@ class StdConv2D(keras.layers.Conv2D):
 
 
 @register
-class GroupNorm(keras.layers.GroupNormalization):
+class GroupNorm(Layer, keras.layers.GroupNormalization):
     """Group normalization of feature maps, over height, width and the channels of a group, in float32 at least."""
 
     def __init__(self, groups: int = 32, epsilon: float = 1e-6, **kwargs: Any):
@@ -107,7 +107,7 @@ class GroupNorm(keras.layers.GroupNormalization):
 
 
 @register
-class ResidualUnit(keras.layers.Layer):
+class ResidualUnit(Layer):
     """A bottleneck with a residual: 1x1, 3x3 and 1x1 convolutions, each normalized, and a ReLU after the sum."""
 
     def __init__(self, filters: int, strides: Any = 1, numerics: str = "google", **kwargs: Any):

@@ -10,12 +10,12 @@ import numpy as np
 from keras import ops
 
 from ..positions import places_of, rope_sincos
-from ._base import places_in, register
+from ._base import Layer, places_in, register
 from ._ops import constant, join_tokens
 
 
 @register
-class RotaryPositions(keras.layers.Layer):
+class RotaryPositions(Layer):
     """Return the sines and cosines that rotate queries and keys by their positions.
 
     Args:
@@ -73,7 +73,7 @@ class RotaryPositions(keras.layers.Layer):
 
 
 @register
-class MixedRotaryPositions(keras.layers.Layer):
+class MixedRotaryPositions(Layer):
     """Rotary positions with learned directions and frequencies for each block and head."""
 
     def __init__(

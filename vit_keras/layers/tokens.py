@@ -8,13 +8,12 @@ import keras
 from keras import ops
 
 from .._internal.tap import visit
-from ..backend.direct import Direct
-from ._base import grid_of, one_or_all, register, symbolic, token_width
+from ._base import Layer, grid_of, one_or_all, register, symbolic, token_width
 from ._ops import join_tokens
 
 
 @register
-class ClassToken(Direct, keras.layers.Layer):
+class ClassToken(Layer):
     """Prepend a learned token to a sequence of tokens (paper, equation 1: `x_class`).
 
     Input shape:
@@ -27,8 +26,6 @@ class ClassToken(Direct, keras.layers.Layer):
         >>> ClassToken()(np.zeros((2, 196, 768), "float32")).shape[1]
         197
     """
-
-    _reads_training = False
 
     def build(self, input_shape: Any) -> None:
         self.hidden_size: int = token_width(self, input_shape)
@@ -48,7 +45,7 @@ class ClassToken(Direct, keras.layers.Layer):
 
 
 @register
-class RegisterTokens(Direct, keras.layers.Layer):
+class RegisterTokens(Layer):
     """Insert learned register tokens after the class token ("Vision Transformers Need Registers", arXiv 2309.16588).
 
     Args:
@@ -65,8 +62,6 @@ class RegisterTokens(Direct, keras.layers.Layer):
         >>> RegisterTokens(4, after=1)(np.zeros((2, 197, 768), "float32")).shape[1]
         201
     """
-
-    _reads_training = False
 
     def __init__(self, count: int, after: int = 1, **kwargs: Any):
         super().__init__(**kwargs)
@@ -93,7 +88,7 @@ class RegisterTokens(Direct, keras.layers.Layer):
 
 
 @register
-class PatchDropout(keras.layers.Layer):
+class PatchDropout(Layer):
     """Drop random patches of each image in training (PatchDropout, arXiv 2208.07220).
 
     The remaining tokens are in random order, to which attention is blind: their positions were added before.
@@ -146,7 +141,7 @@ class PatchDropout(keras.layers.Layer):
 
 
 @register
-class ExtractToken(Direct, keras.layers.Layer):
+class ExtractToken(Layer):
     """Take one token of a sequence: by default the first, the class token (paper, equation 4).
 
     Args:
@@ -163,8 +158,6 @@ class ExtractToken(Direct, keras.layers.Layer):
         (2, 768)
     """
 
-    _reads_training = False
-
     def __init__(self, index: int = 0, **kwargs: Any):
         super().__init__(**kwargs)
         self.index = index
@@ -180,7 +173,7 @@ class ExtractToken(Direct, keras.layers.Layer):
 
 
 @register
-class PatchMap(keras.layers.Layer):
+class PatchMap(Layer):
     """Arrange the tokens of the patches as the image that they were cut from."""
 
     def __init__(self, prefix_tokens: int = 0, grid: Any = None, return_prefix: bool = False, **kwargs: Any):
@@ -208,10 +201,8 @@ class PatchMap(keras.layers.Layer):
 
 
 @register
-class MeanToken(Direct, keras.layers.Layer):
+class MeanToken(Layer):
     """Return the mean of a sequence of tokens, without those before the patches."""
-
-    _reads_training = False
 
     def __init__(self, prefix_tokens: int = 0, **kwargs: Any):
         super().__init__(**kwargs)

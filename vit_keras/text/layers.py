@@ -8,14 +8,14 @@ import keras
 from keras import ops
 
 from .._internal.validate import one_of
-from ..layers._base import register, token_width
+from ..layers._base import Layer, register, token_width
 from .config import POOLINGS
 
 __all__ = ["AddTextPositions", "CausalMask", "TextPooling"]
 
 
 @register
-class AddTextPositions(keras.layers.Layer):
+class AddTextPositions(Layer):
     """Add a learned embedding to each of `(batch, tokens, hidden_size)`, at most `context_length` tokens."""
 
     def __init__(self, context_length: int, **kwargs: Any):
@@ -45,7 +45,7 @@ class AddTextPositions(keras.layers.Layer):
 
 
 @register
-class CausalMask(keras.layers.Layer):
+class CausalMask(Layer):
     """Return the attention mask `(1, tokens, tokens)` that lets a token attend only to itself and earlier tokens."""
 
     def call(self, inputs: Any) -> Any:
@@ -63,7 +63,7 @@ class CausalMask(keras.layers.Layer):
 
 
 @register
-class TextPooling(keras.layers.Layer):
+class TextPooling(Layer):
     """Return the token that represents a text, `(batch, hidden_size)` of `(batch, tokens, hidden_size)`."""
 
     # `ids` are the numbers of the tokens, `(batch, tokens)`. A text without `eos_id` is read at its first token.
