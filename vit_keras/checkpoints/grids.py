@@ -187,6 +187,7 @@ def read(
     rows = _rows(shapes)
     if rows is None:
         return None
+    is_square = family.name in SQUARE or (family.name in TURNED and rows.relative is None)
     hard = {"position_prefix": True} if family.config.get("position_prefix") else {}
     possible = _agreeing(layouts(shapes, family), asked)
     believed = _agreeing(possible, {**hard, **(told or {}), **(asked or {})})
@@ -211,7 +212,7 @@ def read(
     )
     if found is None:
         has_convention = bool(usual) or _convention(family) is not None
-        table = _guess(rows, believed, wanted, has_convention, family.name in SQUARE)
+        table = _guess(rows, believed, wanted, has_convention, is_square)
         error = _mismatch(rows, believed, possible, "a square grid") + " Pass source_grid=(down, across)."
         table = dataclasses.replace(table, error="" if table.grid else error)
     else:
@@ -225,7 +226,7 @@ def read(
             error = "it has positions that transformers reads as a square, and relative ones that it does not"
             return dataclasses.replace(table, grid=None, error=f"{error}: no model here does both.")
         return dataclasses.replace(table, grid=turned)
-    if table.shown_by == "config" and family.name in SQUARE | TURNED:
+    if table.shown_by == "config" and is_square:
         return dataclasses.replace(table, grid=rows.square(table.layout) or table.grid)
     return table
 

@@ -80,7 +80,7 @@ def readable(reader: Any) -> Any:
     if reader.format == "h5":
         return Renamed(reader, {_unslashed(name): name for name in reader})
     if any(f"{IN_TORCH}." in name for name in reader):
-        return Renamed(reader, {name.replace(f"{IN_TORCH}.", f"{IN_TORCH}/", 1): name for name in reader})
+        return Renamed(reader, {name.replace(f"{IN_TORCH}.", f"{IN_TORCH}:", 1): name for name in reader})
     return reader
 
 
@@ -229,8 +229,8 @@ KERAS_TORCH = dataclasses.replace(
     KERAS_H5,
     name="keras-torch",
     title="the state dict of a model of this package on PyTorch",
-    detect=(f"{IN_TORCH}/embedding/kernel", f"{IN_TORCH}/Transformer_encoderblock_0/LayerNorm_0/gamma"),
-    rules=tuple(dataclasses.replace(rule, source=f"{IN_TORCH}/{rule.source}") for rule in KERAS_H5.rules),
+    detect=(f"{IN_TORCH}:embedding/kernel", f"{IN_TORCH}:Transformer_encoderblock_0/LayerNorm_0/gamma"),
+    rules=tuple(dataclasses.replace(rule, source=f"{IN_TORCH}:{rule.source}") for rule in KERAS_H5.rules),
     config={},
 )
 
