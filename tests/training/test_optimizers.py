@@ -9,6 +9,8 @@ import pytest
 from vit_keras.training.optimizers import LayerwiseAdamW, LayerwiseLamb, LayerwiseSGD, WarmupDecay, depths, is_decayed
 from vit_keras.training.recipes import recipe
 
+pytestmark = pytest.mark.core(first=("test_adamw_is_adamw_with_these_rates",))
+
 # Path: depth in a ViT of two blocks, whether its weights decay.
 PATHS = {
     "embedding/kernel": (0, True),
@@ -52,13 +54,6 @@ def test_depth_and_decay_of_every_kind_of_variable():
     assert [is_decayed(variable) for variable in made] == [decayed for _, decayed in PATHS.values()]
 
 
-def test_the_table_of_a_text_tower_is_the_lowest_layer_and_no_other_embedding_is():
-    text = ["text/embedding/embeddings", "text/Transformer_posembed_input/pos_embedding", "text/encoderblock_0/kernel"]
-    with_metadata = ["embedding/embeddings", "embedding/kernel", "Transformer_posembed_input/pos_embedding"]
-    assert depths(variables(text)) == [0, 0, 1]
-    assert depths(variables([*with_metadata, "encoderblock_0/kernel"])) == [2, 0, 0, 1]
-
-
 @pytest.mark.parametrize("prefix", ["", "text/"])
 def test_each_tower_is_counted_down_from_its_head(prefix):
     ends = ["Transformer_encoder_norm/gamma", "head/kernel"]
@@ -72,15 +67,6 @@ def test_each_tower_is_counted_down_from_its_head(prefix):
     assert depths(variables([*last_block, *text])) == [4, 4, 5, *shallow]  # blocks 0 to 2 are frozen
 
 
-def test_without_blocks_everything_is_the_head():
-    made = variables(["embedding/kernel", "dense/kernel"])
-    assert depths(made) == [1, 1]
-    optimizer = LayerwiseSGD(0.1, layer_decay=0.5)
-    optimizer.apply(ones(made), made)
-    np.testing.assert_allclose(first_values(made), 0.9, rtol=1e-6)
-
-
-@pytest.mark.core
 def test_adamw_is_adamw_with_these_rates():
     made, steps = variables(), 3
     rng = np.random.default_rng(0)
@@ -168,7 +154,6 @@ def test_the_schedule_is_that_of_keras_in_every_budget(steps, final):
         np.testing.assert_allclose([float(ours(step)) for step in tried], expected, atol=1e-6)  # float32
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("accumulate", [2, 4])
 def test_accumulated_batches_have_the_rates_of_as_many_steps(accumulate):
     schedule = WarmupDecay(1.0, 0.4)
