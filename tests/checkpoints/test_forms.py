@@ -97,7 +97,7 @@ def test_the_state_dict_of_a_model_on_pytorch(options, right, tmp_path):
         again = from_checkpoint(path, num_heads=2)
     again.run_eagerly = True
     difference = np.abs(keras.ops.convert_to_numpy(model(images) - again(images))).max()
-    assert (difference < 1e-5) is right
+    assert bool(difference < 1e-5) == right
 
 
 # --- settings in other places ------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ _UNSHOWN = {
 }
 _DOUBTED = {
     KECAM.name: {"pooling": " (kecam's EVA takes the mean: family='kecam-gap')"},
-    KERAS_TORCH.name: {"mlp_activation": ""},
+    KERAS_TORCH.name: {"mlp_activation": " (the usual one of this package)"},
 }
 _OFTEN_SHOWN = ("pooling", *ROPE, "post_norm", "map_heads", "map_prefix")
 
