@@ -16,7 +16,7 @@ Visitor = Callable[[keras.layers.Layer, str, Any], Any]
 _visitor: contextvars.ContextVar[Visitor | None] = contextvars.ContextVar("vit_keras_visitor", default=None)
 _watched: contextvars.ContextVar[bool] = contextvars.ContextVar("vit_keras_watched", default=False)
 # As many as there are taps in all threads: torch.compile stops at a context variable, which is not asked without a tap.
-_taps: list[None] = []
+taps: list[None] = []
 
 
 @contextlib.contextmanager
@@ -54,14 +54,14 @@ def tap(visitor: Visitor, layers: Iterable[keras.layers.Layer] | None = None) ->
         output (1, 5, 8)
     """
     tokens = _watched.set(True), _visitor.set(visitor if layers is None else _visitor.get())
-    _taps.append(None)
+    taps.append(None)
     try:
         with contextlib.ExitStack() as stack:
             for layer in layers or ():
                 stack.enter_context(_shown(layer, visitor))
             yield
     finally:
-        _taps.pop()
+        taps.pop()
         _watched.reset(tokens[0])
         _visitor.reset(tokens[1])
 
@@ -85,17 +85,17 @@ def _shown(layer: keras.layers.Layer, visitor: Visitor) -> Iterator[None]:
 
 def is_tapped() -> bool:
     """Return whether a `tap` sees what is inside of layers here."""
-    return bool(_taps) and _visitor.get() is not None
+    return bool(taps) and _visitor.get() is not None
 
 
 def is_watched() -> bool:
     """Return whether this runs inside any `tap`: a model must not compile its own call."""
-    return bool(_taps) and _watched.get()
+    return bool(taps) and _watched.get()
 
 
 def visit(layer: Any, name: str, tensor: Any) -> Any:
     """Return what the visitor of the current `tap` makes of a tensor; without a tap, the tensor."""
-    visitor = _visitor.get() if _taps else None
+    visitor = _visitor.get() if taps else None
     return tensor if visitor is None else visitor(layer, name, tensor)
 
 

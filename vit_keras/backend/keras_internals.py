@@ -27,8 +27,8 @@ def flat_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
     return list(found)
 
 
-OWN_STATE = ("_trainable_variables", "_non_trainable_variables", "_seed_generators")
-"""Attributes with the variables and random generators of a layer itself, without those of the layers inside it."""
+OWN_VARIABLES = ("_trainable_variables", "_non_trainable_variables")
+"""Attributes with the variables of a layer itself, without those of the layers inside it."""
 
 
 def policy_of(model: keras.Model) -> keras.DTypePolicy:
@@ -163,6 +163,24 @@ def thread_state() -> dict[str, Any]:
     """Return Keras' scopes of this thread, by name: `"stateless_scope"` and `"autocast_scope"`."""
     # Keras' own functions take three calls for each name, which a model would make a thousand times an image.
     return _GLOBAL_STATE.GLOBAL_STATE_TRACKER.__dict__  # `clear_session` makes another one
+
+
+def outside_of_scopes() -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which variables are read in their own dtype, whatever layer is being called."""
+    return sys.modules["keras.src.backend.common.variables"].AutocastScope(None)
+
+
+@contextlib.contextmanager
+def draw_by_torch() -> Iterator[None]:
+    """Let Keras draw random numbers by PyTorch's own generator, which compiled functions draw by at each call."""
+    # Keras makes a generator of a number for each draw: a compiled function would draw the same each time.
+    random: Any = sys.modules["keras.src.backend.torch.random"]
+    plain = random.torch_seed_generator
+    random.torch_seed_generator = lambda seed: None
+    try:
+        yield
+    finally:
+        random.torch_seed_generator = plain
 
 
 def has_graph(model: keras.Model) -> bool:

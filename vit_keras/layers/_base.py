@@ -87,6 +87,7 @@ class Layer(Direct, _Declared):
         for name, field in fields.items():
             value = given.get(name, field.default)
             setattr(self, name, tuple(value) if isinstance(value, (list, np.ndarray)) else value)
+        changes.note(self)
         self.setup()
 
     def setup(self) -> None:
@@ -99,7 +100,7 @@ class Layer(Direct, _Declared):
 
     def __setattr__(self, name: str, value: Any) -> None:
         own = self.__dict__
-        is_change = own.get("built") and own.get(name, self) is not value and name not in changes.KEPT_BY_KERAS
+        is_change = own.get("built") and own.get(name, self) is not value and name not in changes.OF_KERAS
         super().__setattr__(name, value)
         if is_change:
             changes.note(self)
@@ -241,6 +242,8 @@ class EncoderBlock(Composite):
 
     # A functional model made from a ViT's tensors, `keras.Model(vit.input, outputs)`, shares only its layers with the
     # ViT. `anatomy` reads them from the first block.
+
+    is_repeated: ClassVar[bool] = True  # in a model, with other values
 
     def __init__(self, *args: Any, preprocessing: Any = None, around: Any = (), **kwargs: Any):
         super().__init__(*args, **kwargs)
