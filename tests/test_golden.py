@@ -52,17 +52,6 @@ def test_outputs_are_those_of_the_reference(path, tmp_path):
         np.testing.assert_allclose(table, golden["posemb_resized"], rtol=0, atol=1e-6)
 
 
-@pytest.mark.skipif(not LARGE, reason="the large golden cases in ../shared are not there")
-def test_the_large_cases_are_the_ones_we_think():
-    assert {path.stem for path in LARGE} >= {
-        "ViT-B_16",
-        "ViT-B_32_21k_rep",
-        "ViT-S_32",
-        "ViT-Ti_16",
-        "ViT-Ti_16_224to384",
-    }
-
-
 @pytest.mark.core
 def test_the_exact_gelu_gives_the_reference_with_the_exact_gelu(tmp_path):
     golden = np.load(DATA / "ViT-mu_16.npz")

@@ -22,14 +22,6 @@ def test_options_that_a_file_needs(tmp_path):
     json.dumps(report)
 
 
-def test_the_published_name_that_training_began_with(tmp_path):
-    model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=3)
-    model.origin = "facebook/deit_tiny_patch16_224"
-    save_weights(model, tmp_path / "a.safetensors", "timm")
-    report = describe.describe(tmp_path / "a.safetensors")
-    assert ("based on", f"{model.origin} (Apache-2.0)") in wording.sentences(report)[0]
-
-
 def test_a_run_of_finetune_is_its_model(tmp_path):
     model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=3)
     keras.Sequential([model, keras.layers.Dense(2, name="mine")]).save(tmp_path / "model.keras")
@@ -67,13 +59,6 @@ def test_a_saved_hybrid_with_the_units_of_a_resnet(units, tmp_path):
         np.testing.assert_array_equal(own, expected)
 
 
-def test_the_epsilon_that_no_blip_file_shows(tmp_path):
-    report = describe.describe(write(load("hf_blip_vision"), tmp_path, config=False))
-    assert report["needed"]["epsilon"] == [1e-5, 1e-6]
-    texts = [text for group in wording.sentences(report) for _, text in group]
-    assert any("epsilon unknown" in text for text in texts)
-
-
 def test_families_that_cannot_be_built_are_not_the_closest(tmp_path):
     arrays = load("hf_vit").state_dict()
     del arrays["vit.embeddings.patch_embeddings.projection.weight"]
@@ -81,17 +66,6 @@ def test_families_that_cannot_be_built_are_not_the_closest(tmp_path):
     assert closest[0]["family"] == "huggingface"
     assert closest[0]["missing"] == ["embeddings.patch_embeddings.projection.weight"]
     assert all(FAMILIES[family["family"]].rules for family in closest)
-
-
-def test_a_file_that_needs_nothing(tmp_path):
-    report = describe.describe(write(load("hf_vit"), tmp_path))
-    assert report["needed"] == {}
-    assert report["family"]["name"] == "huggingface"
-
-
-def test_an_unknown_family(tmp_path):
-    with pytest.raises(ValueError, match="family: 'tim'.*timm"):
-        describe.describe(write(load("hf_vit"), tmp_path), family="tim")
 
 
 def test_fields_that_a_file_does_not_store(tmp_path):

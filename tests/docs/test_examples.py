@@ -109,6 +109,7 @@ def test_lit(example):
     assert accuracy >= 0.25  # of ten digits, after 40 steps
 
 
+@pytest.mark.smoke
 @pytest.mark.slow
 def test_quickstart(example, monkeypatch, capsys):
     monkeypatch.delenv("VIT_KERAS_WEIGHTS")
@@ -123,6 +124,7 @@ def test_quickstart(example, monkeypatch, capsys):
     assert "cat\n" in capsys.readouterr().out
 
 
+@pytest.mark.smoke
 @pytest.mark.slow
 def test_readme_runs_from_top_to_bottom(monkeypatch, tmp_path, stand_in, capsys):
     monkeypatch.chdir(tmp_path)
