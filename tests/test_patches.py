@@ -129,6 +129,13 @@ def test_keras_still_has_no_hooks_of_layers():
     assert not [name for kind in own for name in vars(kind) if "forward" in name and "hook" in name]
 
 
+@pytest.mark.only_on("torch", reason="only there do draws take a generator")
+def test_keras_still_makes_a_generator_for_each_draw():
+    from keras.src.backend.torch import random
+
+    assert random.torch_seed_generator(keras.random.SeedGenerator(0)) is not None
+
+
 @pytest.mark.core
 @pytest.mark.only_on("jax", reason="only there do steps take the variables out of the model")
 def test_keras_on_jax_still_loses_the_variables_when_a_step_fails():

@@ -174,7 +174,8 @@ def outside_of_scopes() -> contextlib.AbstractContextManager[Any]:
 def draw_by_torch() -> Iterator[None]:
     """Let Keras draw random numbers by PyTorch's own generator, which compiled functions draw by at each call."""
     # Keras makes a generator of a number for each draw: a compiled function would draw the same each time.
-    random: Any = sys.modules["keras.src.backend.torch.random"]
+    from keras.src.backend.torch import random
+
     plain = random.torch_seed_generator
     random.torch_seed_generator = lambda seed: None
     try:

@@ -105,6 +105,14 @@ PATCHES = (
         "test_keras_on_jax_still_loses_the_variables_when_a_step_fails",
     ),
     Patch(
+        "keras.src.backend.torch.random.torch_seed_generator",
+        "backend.keras_internals: random.torch_seed_generator",
+        "the trace of a model by torch.compile",
+        "Keras draws by a generator that it makes of a number, which a compiled function reads once.",
+        "Keras draws in a compiled function by a generator that PyTorch compiles",
+        "test_keras_still_makes_a_generator_for_each_draw",
+    ),
+    Patch(
         "keras.src.backend.jax.distribution_lib.distribute_data_input",
         "backend.keras_internals: distribution_lib.distribute_data_input",
         "from distribute(how) to distribute(None) on JAX",
