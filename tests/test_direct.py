@@ -1,7 +1,6 @@
 """On PyTorch, layers are called directly where Keras would add nothing, and compute what they compute through Keras."""
 
 import contextlib
-import logging
 
 import direct_fuzz
 import keras
@@ -12,7 +11,6 @@ from support import far_from_uniform, some_of
 from vit_keras import layers, vit
 from vit_keras.backend import direct
 from vit_keras.config import ViTConfig
-from vit_keras.layers import _ops
 
 pytestmark = pytest.mark.only_on("torch", reason="on PyTorch alone layers are called directly")
 
@@ -93,40 +91,6 @@ def test_run_eagerly_and_the_switch_call_every_layer_through_keras(monkeypatch):
     with calls_of_keras() as called:
         model(images())
     assert inside <= set(called)
-
-
-PRIVATE = {
-    "HOOKS": ("_forward_hooks", "_renamed"),
-    "ANY_GLOBAL_HOOK": "_renamed",
-    "PROFILED": "_renamed",
-    "CALL": "_renamed",
-    "COMPILED": "_renamed",
-    **dict.fromkeys(("OWN_POLICY", "OWN_SPEC", "OWN_REMAT"), "_renamed"),
-    "POLICY_DTYPES": ("_renamed", "_variable_dtype"),
-    "AUTOCAST": "_renamed",
-    **dict.fromkeys(("thread_state", "distribution", "values_of")),
-}
-"""What is renamed: private names of PyTorch, and the functions that use Keras' own."""
-
-
-@pytest.mark.parametrize("name", PRIVATE)
-def test_without_a_private_name_the_layers_are_called_through_keras(name, monkeypatch, caplog):
-    """As after a release of PyTorch or Keras that renames something: the same numbers, and one line in the log."""
-    import torch
-
-    model, x = model_of(dtype="mixed_bfloat16" if name == "AUTOCAST" else None), images()
-    expected = model(x, training=False)
-
-    def renamed(*_):
-        raise AttributeError("it has another name")
-
-    monkeypatch.setattr(direct, "enabled", True)
-    monkeypatch.setattr(_ops if name == "values_of" else direct, name, PRIVATE[name] or renamed)
-    with caplog.at_level(logging.INFO, "vit_keras"):
-        found = [model(x, training=False) for _ in range(3)]
-    assert all(torch.equal(each, expected) for each in found)
-    assert not direct.enabled
-    assert len([each for each in caplog.records if "through Keras" in each.message]) == 1
 
 
 def test_tensors_are_let_go_of_after_their_last_use():

@@ -149,14 +149,8 @@ def _waits_for_inputs(tensor: Any) -> bool:
 
 _GLOBAL_STATE = sys.modules["keras.src.backend.common.global_state"]
 
-OWN_POLICY, OWN_SPEC, OWN_REMAT = "_dtype_policy", "_input_spec", "_remat_mode"
-"""Attributes of a layer that its `dtype_policy`, its `input_spec` and a `keras.RematScope` around its making are in."""
-
-POLICY_DTYPES, INPUT_DTYPE = ("_compute_dtype", "_variable_dtype"), "_dtype"
-"""Attributes with the two dtypes of a `keras.DTypePolicy`, and with the dtype of a model's input."""
-
-AUTOCAST = "_autocast"
-"""Attribute of a variable: whether it is read in another dtype inside an autocast scope."""
+OWN_POLICY, INPUT_DTYPE = "_dtype_policy", "_dtype"
+"""Attributes with the dtype policy of a layer, and with the dtype of a model's input."""
 
 
 def thread_state() -> dict[str, Any]:
@@ -220,7 +214,7 @@ def values_of(*variables: Any, cast: bool = True) -> list[Any]:
     if not cast or scope is None or scope.dtype is None:
         return values
     dtype = getattr(sys.modules["torch"], scope.dtype)
-    are_cast = (getattr(v, AUTOCAST, False) and value.is_floating_point() for v, value in zip(variables, values))
+    are_cast = (getattr(v, "_autocast", False) and value.is_floating_point() for v, value in zip(variables, values))
     return [value.to(dtype) if is_cast else value for value, is_cast in zip(values, are_cast)]
 
 

@@ -83,7 +83,7 @@ def _float(name: str, place: int, attribute: str) -> Any:
     waiting: list[Any] = [_layers[name]]
     for _ in range(place):
         each = waiting.pop()
-        waiting += each._layers
+        waiting += vars(each)["_layers"]
     return vars(each)[attribute]
 
 
