@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 # The tests of the PyTorch backend; `make test TORCH=` leaves them and this large download out.
 TORCH ?= torch==2.13.0
+# Without CUDA where there is such a build.
+TENSORFLOW ?= $(if $(filter Linux-x86_64,$(shell uname -s)-$(shell uname -m)),tensorflow-cpu,tensorflow)
 # Tests run in two processes; each takes up to 3 GB, of the slow ones up to 8 GB.
 WORKERS ?= -n 2 --dist worksteal
 # On the other backends few tests run: to start two processes for each takes longer. Both backends run at once.
@@ -106,7 +108,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }  # half of one would count as made
 
 $(VENV)/examples.stamp: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --editable ".[examples]"
+	$(BIN)/python -m pip install --quiet --editable . scikit-image scikit-learn $(TENSORFLOW)
 	touch $@
 
 $(VENV)/test.stamp: pyproject.toml | $(VENV)/bin/python
@@ -125,7 +127,7 @@ ifneq ($(strip $(TORCH)),)
 	$(BIN)/python -m pip install --quiet "$(TORCH)"
 	$(BIN)/python -m pip install --quiet --editable ".[docs]"
 else
-	$(BIN)/python -m pip install --quiet --editable ".[docs,examples]"
+	$(BIN)/python -m pip install --quiet --editable ".[docs]" $(TENSORFLOW)
 endif
 	touch $@
 

@@ -271,7 +271,7 @@ def test_a_task_goes_wherever_the_labels_go(task, tmp_path):
         (nested if "nested" in name else model).save(tmp_path / name)
         found[name] = keras.saving.load_model(tmp_path / name, compile=False)
     checkpoints.save_weights(model, tmp_path / "model.safetensors")
-    found["safetensors"] = vit.from_checkpoint(tmp_path / "model.safetensors")
+    found["safetensors"] = vit_keras.from_checkpoint(tmp_path / "model.safetensors")
     for how, each in found.items():
         assert (anatomy.task(each), output_names(each)) == (task, names), how
     assert anatomy.task(vit_keras.resize(model, 32, classes=5)) == "single"  # a new head means something else

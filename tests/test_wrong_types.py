@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pytest
 
+import vit_keras
 from vit_keras import (
     anatomy,
     checkpoints,
@@ -74,7 +75,7 @@ CASES = [
     (find, {"weights": "x"}, {"weights": ["x!"]}),
     (fetch, {"weights": "./none.npz"}, {}),
     (open_model, {"model": "vit_cifar10"}, {"model": [None]}),
-    (vit.from_checkpoint, {"weights": "./none.npz"}, {}),
+    (vit_keras.from_checkpoint, {"weights": "./none.npz"}, {}),
     (utils.resize_image, {"image": IMAGES[0], "size": 3, "interpolation": "bilinear"}, {}),
     (utils.read, {"filepath_or_buffer": IMAGES[0], "size": 3}, {"size": [None]}),
     (images.gray, {"image": NUMBERS}, {}),

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from family_files import load, write, write_safetensors
 
+import vit_keras
 from vit_keras import vit
 from vit_keras.checkpoints import describe, save_weights, wording
 from vit_keras.checkpoints.families import FAMILIES
@@ -39,7 +40,7 @@ def test_a_saved_hybrid_with_the_root_of_a_resnet(tmp_path):
     model.save_weights(tmp_path / "hybrid.weights.h5")
     report = describe.describe(tmp_path / "hybrid.keras")
     assert report["problem"] is None and ("layers", "6 after the root of a ResNet") in wording.sentences(report)[1]
-    read = vit.from_checkpoint(tmp_path / "hybrid.weights.h5", num_heads=4)
+    read = vit_keras.from_checkpoint(tmp_path / "hybrid.weights.h5", num_heads=4)
     for own, expected in zip(read.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_array_equal(own, expected)
 
@@ -53,7 +54,7 @@ def test_a_saved_hybrid_with_the_units_of_a_resnet(units, tmp_path):
     model.save_weights(tmp_path / "hybrid.weights.h5")
     report = describe.describe(tmp_path / "hybrid.keras")
     assert report["problem"] is None and report["architecture"]["resnet"] == units
-    read = vit.from_checkpoint(tmp_path / "hybrid.weights.h5", num_heads=2)
+    read = vit_keras.from_checkpoint(tmp_path / "hybrid.weights.h5", num_heads=2)
     assert read.config.resnet == units and read.load_report.assumed["resnet_numerics"] == "google"
     for own, expected in zip(read.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_array_equal(own, expected)

@@ -96,7 +96,7 @@ def flip(path, at, bits=0xFF):
 
 
 @pytest.mark.parametrize(
-    "read", [NpzReader, Weights, vit.from_checkpoint, lambda path: checkpoints.load_weights(fresh(), path)]
+    "read", [NpzReader, Weights, vit_keras.from_checkpoint, lambda path: checkpoints.load_weights(fresh(), path)]
 )
 def test_missing_file_is_named(read, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"at .*nowhere\.npz"):
@@ -258,9 +258,9 @@ SPELLINGS = {
 def test_every_spelling_gives_the_same_model(google_npz, save, spelling):
     prefix, kind = SPELLINGS[spelling]
     renamed = linen if kind == "Linen" else str
-    plain = vit.from_checkpoint(google_npz())
+    plain = vit_keras.from_checkpoint(google_npz())
     path = save({prefix + renamed(name): array for name, array in mu().items()}, "renamed.npz")
-    model = vit.from_checkpoint(path)
+    model = vit_keras.from_checkpoint(path)
     assert model.config == plain.config
     assert model.load_report.loaded == len(model.weights)
     assert_same_weights(model, plain.get_weights())
@@ -388,7 +388,7 @@ def test_report_of_another_grid(google_npz):
 
 
 def tokens(path, **options):
-    return vit.from_checkpoint(path, include_top=False, pooling=None, **options)
+    return vit_keras.from_checkpoint(path, include_top=False, pooling=None, **options)
 
 
 def assert_close_tokens(got, wanted):
@@ -437,13 +437,13 @@ def test_a_grid_that_is_not_the_files_is_refused(save, grid, message):
 
 
 def test_from_checkpoint_takes_the_image_size_of_the_grid(google_npz, save):
-    assert vit.from_checkpoint(google_npz(image_size=96)).input_shape == (None, 96, 96, 3)
+    assert vit_keras.from_checkpoint(google_npz(image_size=96)).input_shape == (None, 96, 96, 3)
     path = save(oblong((3, 5)))
-    model = vit.from_checkpoint(path, source_grid=(3, 5))
+    model = vit_keras.from_checkpoint(path, source_grid=(3, 5))
     assert model.input_shape == (None, 48, 80, 3)
     np.testing.assert_array_equal(table(model), oblong((3, 5))[POSITIONS])
     with pytest.raises(ValueError, match="15 patches.*source_grid="):
-        vit.from_checkpoint(path)
+        vit_keras.from_checkpoint(path)
 
 
 # --- the head ----------------------------------------------------------------------------------------------
@@ -490,12 +490,12 @@ def test_model_without_a_head(google_npz, include_head):
 @pytest.mark.parametrize("options, width", [({}, 64), ({"classes": 3}, 3), ({"classes": 3, "include_top": False}, 64)])
 def test_a_file_without_a_head_gets_one_for_classes(options, width, google_npz):
     path = google_npz(classes=0)
-    assert vit.from_checkpoint(path, **options).output_shape == (None, width)
-    assert vit_keras.resize(vit.from_checkpoint(path), 64, **options).output_shape == (None, width)
+    assert vit_keras.from_checkpoint(path, **options).output_shape == (None, width)
+    assert vit_keras.resize(vit_keras.from_checkpoint(path), 64, **options).output_shape == (None, width)
 
 
 def test_a_model_of_all_tokens_is_resized_without_a_head(google_npz):
-    tokens = vit.from_checkpoint(google_npz(classes=0), pooling=None)
+    tokens = vit_keras.from_checkpoint(google_npz(classes=0), pooling=None)
     assert vit_keras.resize(tokens, 32).output_shape == (None, 5, 64)
     with pytest.raises(ValueError, match="which no head takes"):
         vit_keras.resize(tokens, 32, classes=3)
@@ -532,7 +532,7 @@ def test_nested_model(google_npz, nest):
     model = nest(backbone)
     dense = model.get_weights()[-2:]
     assert checkpoints.load_weights(model, path).loaded == len(backbone.weights) == len(model.weights) - 2
-    assert_same_weights(backbone, vit.from_checkpoint(path, include_top=False).get_weights())
+    assert_same_weights(backbone, vit_keras.from_checkpoint(path, include_top=False).get_weights())
     for old, new in zip(dense, model.get_weights()[-2:]):
         np.testing.assert_array_equal(old, new)
 
@@ -544,7 +544,7 @@ def test_nested_model(google_npz, nest):
 def test_a_whole_model_has_no_choices(tmp_path, options):
     model = vit.build(MU.replace(image_size=16, num_layers=1))
     model.save(tmp_path / "x.keras")
-    for load in (vit.from_checkpoint, functools.partial(checkpoints.load_weights, model)):
+    for load in (vit_keras.from_checkpoint, functools.partial(checkpoints.load_weights, model)):
         with pytest.raises(ValueError, match="whole model.*family='"):
             load(tmp_path / "x.keras", **options)
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hub import served
 
+import vit_keras
 from vit_keras import checkpoints, config, open_model, variants, vit
 from vit_keras.checkpoints import locate, registry, timm_models
 from vit_keras.checkpoints.download import cached_path
@@ -83,18 +84,18 @@ def http(tmp_path, monkeypatch):
 def test_factory_takes_a_path(google_npz, kind):
     path = google_npz()
     model = vit.vit_b16(weights=kind(path), **SMALL)
-    assert_same_weights(model, vit.from_checkpoint(path).get_weights())
+    assert_same_weights(model, vit_keras.from_checkpoint(path).get_weights())
     assert model.load_report.source == str(path)
 
 
 @pytest.mark.parametrize(
-    "load", [functools.partial(vit.vit_b16, **SMALL), lambda weights: vit.from_checkpoint(weights)]
+    "load", [functools.partial(vit.vit_b16, **SMALL), lambda weights: vit_keras.from_checkpoint(weights)]
 )
 def test_weights_may_be_a_url(google_npz, http, load):
     path = google_npz()
     url = f"{http}/{path.name}"
     model = load(weights=url)
-    assert_same_weights(model, vit.from_checkpoint(path).get_weights())
+    assert_same_weights(model, vit_keras.from_checkpoint(path).get_weights())
     assert model.load_report.source == str(cached_path(url))
 
 
@@ -218,6 +219,15 @@ def test_model_safetensors_is_of_the_model_that_its_folder_is_named_after(
     monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(path if is_file else tmp_path))
     assert find(DEIT).bytes is None  # so that the size proves nothing
     assert locate.find_local(find(DEIT)) == (path if found else None)
+    assert locate.find_local(find("timm/vit_base_patch16_224.augreg_in21k")) is None
+
+
+@pytest.mark.parametrize("is_file", [False, True])
+def test_a_file_that_is_named_after_its_model_is_found(tmp_path, monkeypatch, is_file):
+    path = tmp_path / "deit_tiny_patch16_224.fb_in1k.safetensors"
+    path.touch()
+    monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(path if is_file else tmp_path))
+    assert locate.find_local(find(DEIT)) == path
     assert locate.find_local(find("timm/vit_base_patch16_224.augreg_in21k")) is None
 
 

@@ -111,7 +111,7 @@ def test_predict_names_the_file_and_the_most_probable_classes(capsys, picture, w
     assert main(["predict", picture, "--weights", weights, *options]) == 0
     output = capsys.readouterr().out
     assert picture in output.splitlines()
-    model = vit.from_checkpoint(weights)
+    model = vit_keras.from_checkpoint(weights)
     logits = model.predict(vit.preprocess_inputs(utils.read(picture, 64))[None], verbose=0)[0]
     probabilities = 100 * softmax(logits.astype("float64"))
     order = np.argsort(-probabilities)[:top]
@@ -160,7 +160,7 @@ def test_attention_writes_a_picture_of_the_pictures_size(capsys, picture, weight
     assert main(["predict", picture, "--weights", weights, "-o", str(path)]) == 0
     image = Image.open(path)
     assert image.format == "PNG" and image.mode == "RGB" and image.size == (56, 40)
-    expected = visualize.attention_map(vit.from_checkpoint(weights), picture)
+    expected = visualize.attention_map(vit_keras.from_checkpoint(weights), picture)
     assert np.abs(np.asarray(image).astype(int) - expected).max() <= 1  # where rounding tips over
     assert str(path) in capsys.readouterr().out
 
@@ -278,7 +278,7 @@ def test_a_figure_without_matplotlib(capsys, picture, tmp_path, monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "meta_path", [NoMatplotlib, *sys.meta_path])
     arguments = ["attention", picture, "--model", "none.keras", "--all-methods", "-o", str(tmp_path / "out.png")]
-    assert_refused(capsys, arguments, "pip install matplotlib")
+    assert_refused(capsys, arguments, "Matplotlib")
 
 
 # --------------------------------------------------------------------- explore --
@@ -417,7 +417,7 @@ def test_inspect_a_file_of_googles(capsys, google_npz):
     path = google_npz("ViT-mu_16", image_size=64, classes=10)
     assert main(["inspect", str(path)]) == 0
     found = pairs(capsys.readouterr().out)
-    config = vit.from_checkpoint(path).config
+    config = vit_keras.from_checkpoint(path).config
     assert found["layers"] == str(config.num_layers) and found["hidden size"] == str(config.hidden_size)
     assert found["heads"].startswith(f"{config.num_heads}, each {config.hidden_size // config.num_heads} wide")
     assert found["MLP"] == f"{config.mlp_dim}, gelu_tanh" and found["patch"] == "16×16 pixels"
@@ -447,12 +447,12 @@ def test_inspect_agrees_with_the_model(tmp_path, case):
     report = describe(family_files.write(golden, tmp_path))
     if report["problem"]:
         with pytest.raises(ValueError):
-            vit.from_checkpoint(tmp_path / "model.safetensors", **golden.options)
+            vit_keras.from_checkpoint(tmp_path / "model.safetensors", **golden.options)
         return
     json.dumps(report)
     needed = set(report["needed"])
     assert needed <= set(golden.options)
-    model = vit.from_checkpoint(tmp_path / "model.safetensors", **golden.options)
+    model = vit_keras.from_checkpoint(tmp_path / "model.safetensors", **golden.options)
     told, built = report["architecture"], model.settings()["config"]
     differing = {field for field in built if told[field] != built[field]}
     assert differing <= {"name", "dropout", "image_size", "position_grid", *golden.options, *needed}
@@ -550,7 +550,7 @@ def test_inspect_what_is_no_file_of_weights(capsys, tmp_path, weights):
 
 def outputs(path, **options):
     images = np.linspace(-1, 1, 2 * 32 * 32 * 3, dtype="float32").reshape(2, 32, 32, 3)
-    model = vit_keras.load_model(path) if str(path).endswith(".keras") else vit.from_checkpoint(path, **options)
+    model = vit_keras.load_model(path) if str(path).endswith(".keras") else vit_keras.from_checkpoint(path, **options)
     return model.predict(images, verbose=0)
 
 
@@ -601,7 +601,7 @@ def test_convert_to_another_size_says_what_was_adapted(capsys, tmp_path, weights
     assert main(["convert", weights, str(target), "--image-size", "96x64"]) == 0
     found = pairs(capsys.readouterr().out)
     assert found["adapted"] == "position embeddings resampled from 4×4 to 6×4"
-    model = vit.from_checkpoint(weights, image_size=(96, 64))
+    model = vit_keras.from_checkpoint(weights, image_size=(96, 64))
     before = model.get_weights()
     model.set_weights([0 * w for w in before])
     model.load_weights(target)

@@ -10,7 +10,7 @@ import pytest
 from keras import ops
 from support import DATA, tiny_model
 
-from vit_keras import vit
+import vit_keras
 from vit_keras.preprocess import Preprocessing
 from vit_keras.training.masked import MaskedAutoencoder, MaskedPatchPrediction
 
@@ -51,7 +51,7 @@ def reference(directory):
     meta = json.loads(str(golden["meta"]))
     state = family_files.state_dict(meta["seed"], meta["names"], {})
     (directory / "config.json").write_text(json.dumps(meta["config"]))
-    encoder = vit.from_checkpoint(family_files.write_safetensors(directory / "model.safetensors", state))
+    encoder = vit_keras.from_checkpoint(family_files.write_safetensors(directory / "model.safetensors", state))
     ours = MaskedAutoencoder(encoder, decoder_depth=2, decoder_width=24, decoder_heads=2)
 
     def fill(layer, name):

@@ -150,7 +150,7 @@ def test_mistakes_are_named(arguments, said):
 
 def test_without_scikit_learn_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.metrics", None)
-    with pytest.raises(ImportError, match=r"vit-keras\[train\]"):
+    with pytest.raises(ImportError, match=r"vit-keras\[all\]"):
         metrics.score("accuracy", CLASSES, SINGLE)
 
 

@@ -120,7 +120,7 @@ def export(
     missing = [module for module in needed if importlib.util.find_spec(module) is None]
     if missing:
         raise ImportError(
-            f'The format {name!r} needs {", ".join(missing)}, not installed: pip install "vit-keras[{kind.extra}]".'
+            f"The format {name!r} needs {', '.join(missing)}, not installed: pip install {' '.join(missing)}"
         )
     model = learner(model)
     if attention is None:

@@ -44,7 +44,7 @@ __all__: list[str] = []
 _MOST_PLANS = 4
 _NO_LIMIT = " (minutes=0 or --minutes 0: no limit)"
 SCALE_OF_NUMBERS = 0.1
-"""Of a head that starts as ridge regression of numbers: a tenth was better than 0.3 and 1 (docs/training.md)."""
+"""Of a head that starts as ridge regression of numbers: better than 0.3 and 1 (benchmarks/finetuning.md)."""
 
 SHARE_OF_FLIPS = 0.05
 """Share of a time limit that the test of mirror images may take."""
