@@ -74,8 +74,8 @@ def test_a_subclass_of_model(images):
     model = Wrapped()
     expected = model.predict(images, verbose=0)
     found = run(Plan.of(model), images)
-    assert tuple(found) == ("outputs",)
-    np.testing.assert_allclose(found["outputs"], expected, atol=1e-5)
+    assert tuple(found) == ("logits", "probabilities", "features")
+    np.testing.assert_allclose(found["logits"], expected, atol=1e-5)
 
 
 def test_outputs_follow_the_task(images):
@@ -137,7 +137,7 @@ def test_metadata_is_json():
     assert said["image_size"] == [32, 32] and "patches" not in said
     said = json.loads(json.dumps(Plan.of(tiny(registers=2), attention=True).metadata_json()))["patches"]
     sized = {"size": [32, 32], "crop": None, "crop_mode": "center", "resized": None}
-    assert said == {**sized, "stride": [16, 16], "prefix": 3, "readout": [[0, 1]]}
+    assert said == {**sized, "stride": [16, 16], "prefix": 3, "readout": [1.0, 0.0, 0.0, 0.0]}
     said = json.loads(json.dumps(Plan.of(model, labels=("a", "b", "c"), top=9).metadata_json()))
     assert said["preprocessing"]["mean"] == [0.5, 0.5, 0.5]
     assert said["weights_sha256"] == weights_sha256(tiny()) != weights_sha256(tiny(seed=1))

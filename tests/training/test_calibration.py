@@ -9,8 +9,8 @@ from support import tiny_model
 
 import vit_keras
 from vit_keras import anatomy, training
+from vit_keras.anatomy.dry_run import ending
 from vit_keras.anatomy.outputs import sigmoid, softmax
-from vit_keras.anatomy.parts import find_vit, heads
 from vit_keras.training.evaluation.calibration import Reliability, half_by_half, temperature, tempered
 
 SIZE = 32
@@ -113,7 +113,7 @@ def _functional(model):
 
 def spread_head(model):
     """Let the head say something, and too surely."""
-    for head in heads(find_vit(model)) or model.layers[-1:]:
+    for head in ending(model).heads:
         head.kernel.assign(np.random.default_rng(2).normal(0, 0.7, head.kernel.shape))
         head.bias.assign(np.random.default_rng(3).normal(0, 1, head.bias.shape))
     return model

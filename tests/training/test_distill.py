@@ -188,7 +188,7 @@ def test_what_does_not_fit_is_refused(student, teacher, options, message):
         Distillation(tiny(**student), tiny(**teacher), **options)
 
 
-def test_a_student_of_another_task_and_a_teacher_without_a_graph_are_refused():
+def test_a_student_of_another_task_and_a_teacher_that_was_not_built_are_refused():
     student = tiny()
     student.task = "regression"
     with pytest.raises(ValueError, match="the task 'regression'"):
@@ -198,7 +198,7 @@ def test_a_student_of_another_task_and_a_teacher_without_a_graph_are_refused():
         def call(self, images):
             return keras.ops.mean(images, (1, 2))
 
-    with pytest.raises(ValueError, match="functional or sequential"):
+    with pytest.raises(ValueError, match="is not built"):
         Distillation(tiny(), Teacher())
 
 

@@ -10,8 +10,8 @@ import pytest
 from support import noise, tiny_model
 
 from vit_keras import anatomy, layers, merge_tokens, visualize, vit
+from vit_keras.anatomy.dry_run import readout
 from vit_keras.anatomy.parts import prefix_names
-from vit_keras.anatomy.pooling import readout
 from vit_keras.visualize import faithfulness
 from vit_keras.visualize.faithfulness import (
     evaluate_maps,

@@ -90,8 +90,8 @@ def export(
 
     from .._internal.atomic import naming, put_together, workspace
     from .._internal.validate import expanded, path_text
+    from ..anatomy.dry_run import shows_attention
     from ..anatomy.parts import learner
-    from ..anatomy.pooling import shows_attention
     from .images import check_images
     from .onnx.calibration import calibrated
     from .other_backend import write_in_its_backend

@@ -153,7 +153,7 @@ def _exported(model: Any) -> Iterator[Path]:
             yield path
             return
     from .. import export
-    from ..anatomy.pooling import shows_attention
+    from ..anatomy.dry_run import shows_attention
     from ..opening import as_model
 
     opened = as_model(model)

@@ -154,9 +154,9 @@ class ServedModel:
         grid = next((each for each in grids if math.prod(each) == count - about["prefix"]), None)
         if grid is None:  # a layer before the ViT crops; `ceil`: a hybrid's ResNet pads
             return None
-        start = np.zeros(count)
-        for part in (slice(*ends) for ends in about["readout"]):
-            start[part] += 1 / start[part].size / len(about["readout"])
+        start = np.array(about["readout"])  # the share of each token in the output
+        if start.size == about["prefix"] + 1:  # of all patches together
+            start = np.append(start[:-1], np.full(count - start.size + 1, start[-1] / (count - start.size + 1)))
         rollout = start
         for score in reversed(scores):
             rollout = (rollout + rollout @ score.mean(axis=0)) / 2

@@ -11,8 +11,8 @@ import numpy as np
 
 from ..._internal.imports import extra
 from ..._internal.validate import as_array, numbers, received
+from ...anatomy.dry_run import ending
 from ...anatomy.outputs import softmax
-from ...anatomy.parts import find_vit, heads
 from ..checks import check_labels, label_numbers
 from ..lora import check_plain
 
@@ -65,8 +65,7 @@ class Probe:
         Raises:
             ValueError: The model has no head, one of another shape, or a quantized one.
         """
-        last = [layer for layer in model.layers if isinstance(layer, keras.layers.Dense)][-1:]
-        found = heads(find_vit(model)) or last
+        found = [layer for layer in ending(model).heads if isinstance(layer, keras.layers.Dense)]
         if not found:
             raise ValueError(f"The model {model.name!r} has no head. Build it with classes={len(self.bias)}.")
         for head in found:
