@@ -15,7 +15,7 @@ from .keras_internals import OWN_VARIABLES
 
 _numbers = itertools.count(1)
 
-OF_KERAS = {"_called", "_parent_path", "_path", "_losses_override", "_torch_params", "_build_shapes_dict"}
+KEPT_BY_KERAS = {"_called", "_parent_path", "_path", "_losses_override", "_torch_params", "_build_shapes_dict"}
 """Attributes that Keras sets while it builds or calls a layer, and that no output depends on."""
 
 NUMBER = "_changed"

@@ -31,7 +31,7 @@ from .keras_internals import (
     run_graph,
     thread_state,
 )
-from .traced import CompiledBlock, inline, is_tracing, name_for_tracing
+from .traced import CompiledBlock, inline, is_inside, name_for_tracing
 
 
 class FastModel(Guarded, keras.Model):
@@ -49,7 +49,7 @@ class FastModel(Guarded, keras.Model):
             kept(self, "parameters", dict).update(self.torch_params._parameters)
 
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_tracing() and not args and not kwargs.keys() - {"training"}:
+        if is_inside() and not args and not kwargs.keys() - {"training"}:
             return inline(self, inputs, kwargs.get("training"))
         return super().__call__(inputs, *args, **kwargs)
 
@@ -58,7 +58,7 @@ class FastModel(Guarded, keras.Model):
         # Operation by operation, TensorFlow and JAX take several times as long. `add_loss` needs `run_eagerly`.
         if keras.backend.backend() == "torch":
             training = bool(training) if concrete(inputs) else training  # layers that are told need not ask Keras
-            if is_tracing():  # which stops at the context variables below
+            if sys.modules["torch"].compiler.is_compiling():  # which stops at the context variables below
                 return super().call(inputs, training=training, mask=mask, **kwargs)
             with self._replaced_parameters(), through_keras() if self.run_eagerly else asked_once():
                 return super().call(inputs, training=training, mask=mask, **kwargs)

@@ -34,9 +34,9 @@ _numbers = itertools.count()
 _NAME = "_traced_as"
 
 
-def is_tracing() -> bool:
-    """Return whether `torch.compile` or `torch.export` runs the code around this call."""
-    return _torch is not None and _torch.compiler.is_compiling()
+def is_inside() -> bool:
+    """Return whether `torch.compile` follows the code around this call."""
+    return _torch is not None and _torch.compiler.is_dynamo_compiling() and not _torch.compiler.is_exporting()
 
 
 def name_for_tracing(model: keras.Model) -> None:

@@ -100,7 +100,7 @@ class Layer(Direct, _Declared):
 
     def __setattr__(self, name: str, value: Any) -> None:
         own = self.__dict__
-        is_change = own.get("built") and own.get(name, self) is not value and name not in changes.OF_KERAS
+        is_change = own.get("built") and own.get(name, self) is not value and name not in changes.KEPT_BY_KERAS
         super().__setattr__(name, value)
         if is_change:
             changes.note(self)
