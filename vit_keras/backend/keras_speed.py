@@ -46,7 +46,6 @@ class FastModel(Guarded, keras.Model):
                 each.dtype_policy = policy
         if keras.backend.backend() == "torch":
             name_for_tracing(self)
-            kept(self, "parameters", dict).update(self.torch_params._parameters)
 
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         if is_inside() and not args and not kwargs.keys() - {"training"}:
@@ -76,11 +75,13 @@ class FastModel(Guarded, keras.Model):
     def _replaced_parameters(self):
         """Compute with parameters that PyTorch has replaced in the block, as `torch.func.functional_call` does."""
         # Keras' variables keep the tensors that they were made with.
-        now, before = self.torch_params._parameters, kept(self, "parameters", dict)
+        now = self.torch_params._parameters
+        before = kept(self, "parameters", lambda: {v.path: v._value for v in self.variables})
         others = {name: x for name, x in now.items() if x is not before.setdefault(name, x)}
         if not others:
             return contextlib.nullcontext()
         pairs = [(v, others[v.path]) for v in self.variables if v.path in others]
+        pairs = [(v, x) for v, x in pairs if (v._value.shape, v._value.dtype) == (x.shape, x.dtype)]  # not quantized
         for variable, tensor in pairs:
             if isinstance(tensor, sys.modules["torch"].nn.Parameter):  # for good: load_state_dict(assign=True)
                 variable._value = before[variable.path] = tensor
