@@ -78,14 +78,12 @@ class FastModel(Guarded, keras.Model):
         now = self.torch_params._parameters
         before = kept(self, "parameters", lambda: {v.path: v._value for v in self.variables})
         others = {name: x for name, x in now.items() if x is not before.setdefault(name, x)}
-        if not others:
-            return contextlib.nullcontext()
-        pairs = [(v, others[v.path]) for v in self.variables if v.path in others]
+        pairs = [(v, others[v.path]) for v in self.variables if v.path in others] if others else []
         pairs = [(v, x) for v, x in pairs if (v._value.shape, v._value.dtype) == (x.shape, x.dtype)]  # not quantized
         for variable, tensor in pairs:
             if isinstance(tensor, sys.modules["torch"].nn.Parameter):  # for good: load_state_dict(assign=True)
                 variable._value = before[variable.path] = tensor
-        return keras.StatelessScope(state_mapping=pairs)
+        return keras.StatelessScope(state_mapping=pairs) if pairs else contextlib.nullcontext()
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Load a state as `torch.nn.Module.load_state_dict` does, also with `assign=True`."""
