@@ -186,6 +186,7 @@ def test_a_state_may_be_assigned():
 
 
 @only_torch
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # PyTorch's own, of Inductor
 def test_few_attributes_are_guarded():
     """18 for each layer at most: of a ViT-Ti, 45,000 were, and each call checks all of them."""
     import torch
@@ -237,6 +238,7 @@ def test_hooks_run_in_a_compiled_model():
 
 @only_torch
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_blocks_that_are_alike_are_compiled_once_and_train_as_before(caplog):
     """To 1e-5 of losses and weights about 1: the compiled kernels add in another order."""
     from vit_keras.backend import traced

@@ -35,7 +35,8 @@ NO_PATCHES = {
 UNDONE = {
     "setattr(ops, name, function)",
     "object.__setattr__(layer, 'backend', own)",
-    "object.__setattr__(layer, 'call', outer)",
+    "object.__setattr__(layer, name, before)",
+    "object.__setattr__(last, 'activation', own)",
     "object.__setattr__(x, INPUT_DTYPE, dtype)",
 }
 """Assignments that take a patch back."""

@@ -114,9 +114,11 @@ def _hook(layer: keras.layers.Layer) -> None:
     name = "quantized_call" if getattr(layer, "quantization_mode", None) else "call"
     _hooked[id(layer)] = [1, name, vars(layer).get(name)]
     plain = getattr(layer, name)
-    object.__setattr__(
-        layer, name, lambda *args, **kwargs: _run(_hooks.get().get(id(layer), ()), layer, plain)(*args, **kwargs)
-    )
+
+    def through_hooks(*args, **kwargs):
+        return _run(_hooks.get().get(id(layer), ()), layer, plain)(*args, **kwargs)
+
+    object.__setattr__(layer, name, through_hooks)
 
 
 def _unhook(layer: keras.layers.Layer) -> None:

@@ -194,6 +194,6 @@ def _text(value: Any) -> str:
     if value is None or isinstance(value, (bool, int, float, str, np.generic)):
         return repr(value)
     kind = value if isinstance(value, types.FunctionType) else type(value)
-    if not kind.__module__.startswith("keras."):
-        raise TypeError
+    if not kind.__module__.startswith("keras.") and not isinstance(value, keras.layers.Layer):
+        raise TypeError  # anything of a user's
     return f"{kind.__module__}.{kind.__qualname__}"

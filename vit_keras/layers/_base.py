@@ -109,6 +109,14 @@ class Layer(Direct, _Declared):
         super().__delattr__(name)
         changes.note(self)
 
+    def register_forward_hook(self, *args: Any, **kwargs: Any) -> Any:
+        changes.note(self)  # torch.compile does not look for new hooks
+        return super().register_forward_hook(*args, **kwargs)
+
+    def register_forward_pre_hook(self, *args: Any, **kwargs: Any) -> Any:
+        changes.note(self)
+        return super().register_forward_pre_hook(*args, **kwargs)
+
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), **{name: getattr(self, name) for name in self.fields}}
 
