@@ -129,6 +129,7 @@ def test_a_training_step_is_traced_once(metrics):
 
 
 @only_tensorflow
+@pytest.mark.slow
 def test_keras_still_traces_a_step_twice_whose_optimizer_is_not_built():
     assert traces_of_a_step(plain(short()), [])[0] == 2
 
