@@ -79,6 +79,10 @@ def test_variables_operations_and_memory_are_those_of_the_model(name, request):
     check, images = request.getfixturevalue("check"), torch.zeros(2, *config.image_size, 3)
     assert check.flops(lambda: model(images)) == cost(config, batch_size=2).flops
     step = cost(config, batch_size=2, training=True)
+    if config.resnet is not None:
+        with torch.no_grad():
+            peak = check.peak(lambda: model(images, training=False), model, images)
+        assert cost(config, batch_size=2).memory_bytes == pytest.approx(peak, rel=0.3)
     estimated = config.resnet is not None or config.pooling == "map" or config.position is None
     assert check.kept(model, images) == pytest.approx(step.activation_bytes, rel=0.1 if estimated else 0.004)
 
@@ -183,6 +187,13 @@ def test_what_the_config_of_a_model_does_not_say(change, words):
 def test_wrong_arguments(options, message):
     with pytest.raises(ValueError, match=message):
         cost(SMALL, **options)
+
+
+def test_any_size_needs_a_size():
+    config = SMALL.replace(image_size=None, position_grid=(4, 4))
+    with pytest.raises(ValueError, match="pass image_size"):
+        cost(config)
+    assert cost(config, image_size=32).tokens == 17
 
 
 def test_on_the_command_line(capsys):

@@ -19,6 +19,7 @@ from . import layers
 from ._internal.validate import instance
 from .config import ViTConfig
 from .config_checks import stored_activation
+from .layers._base import LayerNormalization
 from .layers.mixer import MixerBlock
 from .layers.patches import Conv2D, PatchNormalization
 from .layers.rotary import MixedRotaryPositions
@@ -233,7 +234,7 @@ def classify(pooled: Any, config: ViTConfig) -> Any:
 
 
 def _norm(name, config):
-    return keras.layers.LayerNormalization(epsilon=config.epsilon, name=name)
+    return LayerNormalization(epsilon=config.epsilon, name=name)
 
 
 @contextlib.contextmanager

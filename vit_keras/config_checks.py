@@ -19,7 +19,14 @@ from ._internal.validate import (
 )
 from .positions import GEOMETRIC, METHODS
 
-__all__ = ["NO_REMAT_WITH_DROPOUT", "check_combination", "checked_fields", "checked_merging", "stored_activation"]
+__all__ = [
+    "NO_REMAT_WITH_DROPOUT",
+    "check_combination",
+    "check_image_size",
+    "checked_fields",
+    "checked_merging",
+    "stored_activation",
+]
 
 NO_REMAT_WITH_DROPOUT = (
     "remat=True computes a block twice, and Keras would drop out other values the second time. It needs dropout=0, "
@@ -168,9 +175,14 @@ def check_combination(config: Any) -> None:
     if config.image_size is None:
         if config.position == "learned" and config.position_grid is None:
             raise ValueError("image_size=None needs position_grid: patches down and across of the position embeddings.")
-        return
-    if min(config.grid) < 1:
-        raise ValueError(f"image_size={config.image_size} is smaller than one patch of {config.stride} pixels.")
-    cells = zip(config.cells(config.image_size), config.patch_size)
+    else:
+        check_image_size(config, config.image_size)
+
+
+def check_image_size(config: Any, size: tuple[int, int]) -> None:
+    """Raise a ValueError unless images of this size are whole patches, or the configuration drops the remainder."""
+    if min(config.grid_of(size)) < 1:
+        raise ValueError(f"image_size={size} is smaller than one patch of {config.stride} pixels.")
+    cells = zip(config.cells(size), config.patch_size)
     if not config.drop_remainder and any(count % patch for count, patch in cells):
-        raise ValueError(not_divisible(config.image_size, config.stride))
+        raise ValueError(not_divisible(size, config.stride))

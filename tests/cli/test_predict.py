@@ -12,7 +12,7 @@ from PIL import Image
 from support import uncompiled
 
 from vit_keras import vit
-from vit_keras.cli import main
+from vit_keras.cli import main, predicting
 from vit_keras.opening import open_model
 
 pytestmark = pytest.mark.any_backend
@@ -112,13 +112,19 @@ def test_commands_that_draw_leave_damaged_images_out_unless_asked_otherwise(comm
     assert "--errors skip" in capsys.readouterr().err
 
 
+def test_a_model_among_the_images_is_refused_before_another_is_opened(model, capsys, monkeypatch):
+    monkeypatch.setattr(predicting, "opened", lambda **options: pytest.fail("a model is opened"))
+    assert main(["predict", "one.png", model[1]]) == 1
+    assert f"{model[1]} is a zip archive, not an image. A model has an option of its own" in capsys.readouterr().err
+
+
 def test_a_new_head_is_warned_of(model, capsys):
     model[0].save_weights("four.weights.h5")
     known = ["--weights", "four.weights.h5", "--set", "num_heads=2"]
     assert "untrained" not in run(capsys, "one.png", *known).err
     error = run(capsys, "one.png", *known, "--set", "classes=3").err
     report = open_model("four.weights.h5", num_heads=2, classes=3).load_report
-    assert report.missing.startswith("head/kernel, head/bias: not in four.weights.h5; they keep their values")
+    assert report.missing.startswith("head/kernel, head/bias: not in four.weights.h5")
     assert f"warning: {report.missing}." in error and report.missing in str(report)
 
 

@@ -106,8 +106,8 @@ def test_names_of_classes_and_files(tmp_path):
         (tmp_path / name).write_bytes(b"no picture")
     (tmp_path / ".ipynb_checkpoints").mkdir()
     data = image_folder(tmp_path, SIZE, shuffle=False, batch_size=3)
-    assert data.class_names == ("2", "9", "10") and len(data.paths) == 3
-    assert image_folder(tmp_path, SIZE, class_names=["10", "2", "9"], shuffle=False).paths[0].parent.name == "10"
+    assert data.class_names == ("10", "2", "9") and len(data.paths) == 3
+    assert image_folder(tmp_path, SIZE, class_names=["9", "10", "2"], shuffle=False).paths[0].parent.name == "9"
     with pytest.raises(ValueError, match="folders '9'.*'10', '2'"):
         image_folder(tmp_path, SIZE, class_names=["10", "2"])
     with pytest.raises(ValueError, match="class_names"):
@@ -153,6 +153,18 @@ def test_the_split(folder, monkeypatch):
     again = image_folder(folder, SIZE, validation_split=0.3, seed=1)
     assert again[0].paths == training.paths and again[1].paths == validation.paths
     assert image_folder(folder, SIZE, validation_split=0.3, seed=2)[1].paths != validation.paths
+
+
+def test_links_to_folders_are_followed_once(folder, tmp_path):
+    links = tmp_path / "links"
+    for name in ("ant", "bee"):
+        (links / name).mkdir(parents=True)
+        (links / name / "more").symlink_to(folder / name)
+        (links / name / "again").symlink_to(links)
+    (links / "all").symlink_to(links)  # not a class
+    data = image_folder(links, SIZE)
+    assert data.class_names == ("ant", "bee") and data.counts.tolist() == [7, 9]
+    assert len(listing.images_in(links)) == 16
 
 
 def test_an_augmentation_touches_the_training_set_alone(folder):
@@ -518,6 +530,18 @@ def test_unbalanced_and_unshuffled_classes(folder, model):
         check(model, (many, labels))
     with pytest.warns(UserWarning, match="images"):
         check(model, (many, np.repeat([0, 1], [32, 28])))
+
+
+def test_a_generator_is_left_alone(model):
+    stream = iter([(PIXELS, LABELS)])
+    with pytest.warns(UserWarning, match="generator.*not checked"):
+        check(model, stream)
+    assert next(stream)[0] is PIXELS
+
+
+def test_an_empty_dataset(model):
+    with pytest.raises(ValueError, match="The dataset is empty"):
+        check(model, [])
 
 
 @pytest.mark.only_on("tensorflow", reason="tf.data needs TensorFlow")

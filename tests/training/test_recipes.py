@@ -332,7 +332,7 @@ def test_the_schedule_ends_with_fit_and_starts_again_with_the_next():
     assert rates.seen == [0.75, 0.5, 0.25, 0.0]
     history = model.fit(x, y, batch_size=4, epochs=2, verbose=0, callbacks=[*linear.callbacks, rates])
     assert rates.seen == [0.75, 0.5, 0.25, 0.0]
-    assert history.history["learning_rate"] == [0.5, 0.0]
+    assert history.history["learning_rate"] == [0.75, 0.25]
     model.fit(x, y, batch_size=2, epochs=2, initial_epoch=1, verbose=0, callbacks=[*linear.callbacks, rates])
     assert rates.seen == [0.375, 0.25, 0.125, 0.0]
 

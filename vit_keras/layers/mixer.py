@@ -11,7 +11,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from ._base import EncoderBlock, register, token_width
+from ._base import EncoderBlock, LayerNormalization, register, token_width
 from .mlp import MlpBlock
 
 
@@ -36,8 +36,8 @@ class MixerBlock(EncoderBlock):
         policy = {"dtype": self.dtype_policy}
         self.token_mixing: MlpBlock = MlpBlock(tokens_mlp_dim, dropout, activation, name="token_mixing", **policy)
         self.channel_mixing: MlpBlock = MlpBlock(mlp_dim, dropout, activation, name="channel_mixing", **policy)
-        self.layernorm1: Any = keras.layers.LayerNormalization(epsilon=epsilon, name="LayerNorm_0", **policy)
-        self.layernorm2: Any = keras.layers.LayerNormalization(epsilon=epsilon, name="LayerNorm_1", **policy)
+        self.layernorm1: Any = LayerNormalization(epsilon=epsilon, name="LayerNorm_0", **policy)
+        self.layernorm2: Any = LayerNormalization(epsilon=epsilon, name="LayerNorm_1", **policy)
 
     def build(self, input_shape: Any) -> None:
         width = token_width(self, input_shape)

@@ -8,8 +8,9 @@ from typing import Any
 import keras
 from keras import ops
 
+from ..backend import replicas
 from ..backend.keras_internals import kernel_of
-from ._base import Layer, grid_of, register
+from ._base import Layer, LayerNormalization, grid_of, register
 from ._ops import multiply_windows
 
 
@@ -28,6 +29,10 @@ class Conv2D(Layer, keras.layers.Conv2D):
         if (self.strides, self.padding, self.data_format, self.dilation_rate, self.groups) != usual:
             return super().call(inputs)
         x = multiply_windows(inputs, kernel_of(self), self.bias)
+        if x is None and replicas.count() > 1:  # a replica may have no image, and TensorFlow then no gradient
+            kernel = ops.reshape(ops.cast(self.kernel, inputs.dtype), (-1, self.filters))
+            x = ops.matmul(_windows(inputs, self.kernel_size), kernel)
+            x = x if self.bias is None else x + ops.cast(self.bias, x.dtype)
         if x is None:
             return super().call(inputs)
         return x if self.activation is None else self.activation(x)
@@ -41,19 +46,15 @@ class PatchNormalization(Layer):
         super().__init__(**kwargs)
         self.patch_size: tuple[Any, ...] = tuple(patch_size)
         self.epsilon = epsilon
-        self.norm: Any = keras.layers.LayerNormalization(epsilon=epsilon, name="norm", dtype=self.dtype_policy)
+        self.norm: Any = LayerNormalization(epsilon=epsilon, name="norm", dtype=self.dtype_policy)
 
     def build(self, input_shape: Any) -> None:
         self.norm.build((None, math.prod(self.patch_size) * input_shape[-1]))
 
     def call(self, inputs: Any) -> Any:
         (height, width), channels = self.patch_size, inputs.shape[-1]
-        down, across = grid_of(inputs)
-        down, across = down // height, across // width
-        x = inputs[:, : down * height, : across * width]
-        x = ops.reshape(x, (-1, down, height, across, width, channels))
-        x = ops.transpose(x, (0, 1, 3, 2, 4, 5))
-        x = self.norm(ops.reshape(x, (-1, down, across, height * width * channels)))
+        down, across = (n // size for n, size in zip(grid_of(inputs), self.patch_size))
+        x = self.norm(_windows(inputs, self.patch_size))
         x = ops.transpose(ops.reshape(x, (-1, down, across, height, width, channels)), (0, 1, 3, 2, 4, 5))
         return ops.reshape(x, (-1, down * height, across * width, channels))
 
@@ -64,3 +65,12 @@ class PatchNormalization(Layer):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "patch_size": self.patch_size, "epsilon": self.epsilon}
+
+
+def _windows(images: Any, size: Any) -> Any:
+    """Return the pixels of each whole patch, `(batch, down, across, pixels * channels)`."""
+    (height, width), channels = size, images.shape[-1]
+    down, across = (n // side for n, side in zip(grid_of(images), size))
+    x = images[:, : down * height, : across * width]
+    x = ops.transpose(ops.reshape(x, (-1, down, height, across, width, channels)), (0, 1, 3, 2, 4, 5))
+    return ops.reshape(x, (-1, down, across, height * width * channels))

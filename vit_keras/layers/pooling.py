@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from ._base import Composite, register, symbolic, token_width
+from ._base import Composite, LayerNormalization, register, symbolic, token_width
 from .attention import MultiHeadSelfAttention
 from .fused import boolean_mask
 from .mlp import MlpBlock
@@ -67,7 +67,7 @@ class AttentionPooling(Composite):
         self.prefix_tokens = prefix_tokens
         policy = {"dtype": self.dtype_policy}
         self.att: _ProbeAttention = _ProbeAttention(num_heads, name="MultiHeadDotProductAttention_0", **policy)
-        self.layernorm: Any = keras.layers.LayerNormalization(epsilon=epsilon, name="LayerNorm_0", **policy)
+        self.layernorm: Any = LayerNormalization(epsilon=epsilon, name="LayerNorm_0", **policy)
         self.mlpblock: MlpBlock = MlpBlock(mlp_dim, activation=mlp_activation, name="MlpBlock_0", **policy)
 
     def build(self, input_shape: Any) -> None:
@@ -78,13 +78,14 @@ class AttentionPooling(Composite):
         self.change_as_configured()
 
     def call(self, inputs: Any, training: bool | None = None, sizes: Any = None, attention_mask: Any = None) -> Any:
-        images = _images(attention_mask)
-        seen = self._patches(inputs, attention_mask) if self.prefix_tokens and images is None else attention_mask
+        several = _has_images(attention_mask)
+        seen = self._patches(inputs, attention_mask) if self.prefix_tokens and not several else attention_mask
+        images = (attention_mask.shape[1] or ops.shape(attention_mask)[1]) if several else 1
         probe = ops.cast(self.probe, inputs.dtype)
-        probe = ops.broadcast_to(probe, (ops.shape(inputs)[0], images or 1, inputs.shape[-1]))
+        probe = ops.broadcast_to(probe, (ops.shape(inputs)[0], images, inputs.shape[-1]))
         x = self.att(inputs, training=training, queries=probe, sizes=sizes, attention_mask=seen)
         x = x + self.mlpblock(self.layernorm(x), training=training)
-        return x[:, 0] if images is None else x
+        return x if several else x[:, 0]
 
     def _patches(self, inputs: Any, mask: Any) -> Any:
         """Return the mask of the tokens after the prefix, combined with `mask`."""
@@ -98,8 +99,8 @@ class AttentionPooling(Composite):
 
     def compute_output_spec(self, inputs: Any, attention_mask: Any = None, **_: Any) -> Any:
         batch, _, width = inputs.shape
-        images = _images(attention_mask)
-        return symbolic(self, (batch, width) if images is None else (batch, images, width))
+        images = attention_mask.shape[1:2] if _has_images(attention_mask) else ()
+        return symbolic(self, (batch, *images, width))
 
     def get_config(self) -> dict[str, Any]:
         return {
@@ -112,6 +113,6 @@ class AttentionPooling(Composite):
         }
 
 
-def _images(mask: Any) -> Any:
-    """Return the number of images in a sequence; `None` for a single image."""
-    return mask.shape[1] if len(getattr(mask, "shape", ())) == 3 else None
+def _has_images(mask: Any) -> bool:
+    """Whether a mask has the tokens of each of several images."""
+    return len(getattr(mask, "shape", ())) == 3
