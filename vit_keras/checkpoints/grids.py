@@ -222,7 +222,7 @@ def read(
         return table
     if family.name in TURNED and rows.relative is not None:
         turned = table.grid[::-1]
-        if rows.learned is not None and turned != table.grid and square_grid(table.patches):
+        if rows.learned is not None and turned != table.grid and square_grid(math.prod(turned)):
             error = "it has positions that transformers reads as a square, and relative ones that it does not"
             return dataclasses.replace(table, grid=None, error=f"{error}: no model here does both.")
         return dataclasses.replace(table, grid=turned)
