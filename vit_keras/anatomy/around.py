@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from .. import layers
-from ..backend.keras_internals import OWN_STATE, flat_layers, origin
+from ..backend.keras_internals import OWN_VARIABLES, flat_layers, origin
 from ..layers.tokens import MeanToken
 from .parts import BLOCKS, HEADS, find_vit, learner
 
@@ -113,7 +113,7 @@ def operations_around(model: keras.Model) -> list[Any]:
 
 def own_variables(layer: keras.layers.Layer, learned: bool = False) -> list[keras.Variable]:
     """Return the variables of a layer itself, without layers inside it and random generators; or those it learns."""
-    return [variable for name in OWN_STATE[: 1 if learned else 2] for variable in getattr(layer, name)]
+    return [variable for name in OWN_VARIABLES[: 1 if learned else 2] for variable in getattr(layer, name)]
 
 
 def mixes(layer: keras.layers.Layer) -> bool:

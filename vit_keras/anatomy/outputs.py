@@ -261,7 +261,9 @@ def set_classes(model: keras.Model, names: Any, task: str) -> None:
 
 def _way_to_head(model: keras.Model) -> tuple[list[keras.Model], str]:
     """Return the models that a model's first output comes through, and the name of the last layer with weights."""
-    way, calls, operation, inputs, tensor = [], [], checked(model), [], None
+    way, calls, inputs = [], [], []
+    operation: Any = checked(model)
+    tensor: Any = None
     while isinstance(operation, keras.Model) or not getattr(operation, "weights", ()):
         if isinstance(operation, keras.Model):
             way.append(operation)

@@ -86,6 +86,7 @@ class Layer(Direct, _Declared):
         for name, field in fields.items():
             value = given.get(name, field.default)
             setattr(self, name, tuple(value) if isinstance(value, (list, np.ndarray)) else value)
+        changes.note(self)
         self.setup()
 
     def setup(self) -> None:
@@ -106,6 +107,14 @@ class Layer(Direct, _Declared):
     def __delattr__(self, name: str) -> None:
         super().__delattr__(name)
         changes.note(self)
+
+    def register_forward_hook(self, *args: Any, **kwargs: Any) -> Any:
+        changes.note(self)  # torch.compile does not look for new hooks
+        return super().register_forward_hook(*args, **kwargs)
+
+    def register_forward_pre_hook(self, *args: Any, **kwargs: Any) -> Any:
+        changes.note(self)
+        return super().register_forward_pre_hook(*args, **kwargs)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), **{name: getattr(self, name) for name in self.fields}}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 
@@ -69,6 +69,8 @@ class TransformerBlock(Composite):
         *("layer_scale", "gated_mlp", "mlp_norm", "post_norm", "prefix_tokens"),
     )
     """Arguments with the same names in `ViTConfig`, in addition to those of the attention."""
+
+    is_repeated: ClassVar[bool] = True  # in a model, with other values
 
     def __init__(
         self,

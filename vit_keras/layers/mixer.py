@@ -6,7 +6,7 @@ Reference: google-research/vision_transformer, `vit_jax/models_mixer.py`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 from keras import ops
@@ -18,6 +18,8 @@ from .mlp import MlpBlock
 @register
 class MixerBlock(Composite):
     """An MLP across the tokens of each channel, then one across the channels of each token (paper, equation 1)."""
+
+    is_repeated: ClassVar[bool] = True  # in a model, with other values
 
     def __init__(
         self,
