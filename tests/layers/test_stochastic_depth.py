@@ -175,7 +175,7 @@ def test_recordings_see_every_token():
 def test_what_cannot_be_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         config(**options)
-    with pytest.raises(ValueError, match="remat=False"):
+    with pytest.raises(ValueError, match="remat=True"):
         layers.TransformerBlock(2, 32, remat=True, stochastic_depth=0.1)
 
 
