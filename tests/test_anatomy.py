@@ -10,8 +10,7 @@ import PIL.Image
 import pytest
 from support import ROOT
 
-import vit_keras
-from vit_keras import anatomy, checkpoints, labels, preprocess, training, visualize, vit
+from vit_keras import anatomy, labels, preprocess, training, visualize, vit
 from vit_keras.anatomy.around import head_layers
 from vit_keras.anatomy.inputs import (
     batch_preprocessing_of,
@@ -19,7 +18,7 @@ from vit_keras.anatomy.inputs import (
     native_size,
     preprocessing_of,
 )
-from vit_keras.anatomy.outputs import output_names, why_not_classifier
+from vit_keras.anatomy.outputs import why_not_classifier
 from vit_keras.anatomy.parts import (
     attention_blocks,
     block_numbers,
@@ -130,25 +129,6 @@ def with_task(task):
         weight.assign(np.random.default_rng(0).normal(0, 1, weight.shape))
     assert anatomy.name_classes(model, tuple(NAMES[task]), task)
     return model
-
-
-@pytest.mark.parametrize("task", labels.TASKS)
-def test_a_task_goes_wherever_the_labels_go(task, tmp_path):
-    model, names = with_task(task), tuple(NAMES[task])
-    image = keras.Input((32, 32, 3))
-    nested = keras.Sequential(
-        [image, keras.Model(image, keras.layers.Dropout(0.1)(model(image))), keras.layers.Identity()]
-    )
-    found = {"itself": model, "nested": nested, "resized": vit_keras.resize(model, 48)}
-    for name in ("model.keras", "model.h5", "nested.keras"):
-        (nested if "nested" in name else model).save(tmp_path / name)
-        found[name] = keras.saving.load_model(tmp_path / name, compile=False)
-    checkpoints.save_weights(model, tmp_path / "model.safetensors")
-    found["safetensors"] = vit_keras.from_checkpoint(tmp_path / "model.safetensors")
-    for how, each in found.items():
-        assert (anatomy.task(each), output_names(each)) == (task, names), how
-    assert anatomy.task(vit_keras.resize(model, 32, classes=5)) == "single"  # a new head means something else
-    assert anatomy.task(keras.Sequential([model, keras.layers.Dense(3)])) == "single"
 
 
 @pytest.mark.slow

@@ -136,17 +136,6 @@ def test_a_fine_tuned_model_round_trips_with_what_is_frozen(tmp_path):
     np.testing.assert_array_equal(again.predict(images, verbose=0), model.predict(images, verbose=0))
 
 
-def test_a_clone_works_and_can_be_saved(tmp_path):
-    model = same_architecture()
-    randomise(model)
-    clone = keras.models.clone_model(model)
-    clone.set_weights(model.get_weights())
-    clone.save(tmp_path / "clone.keras")
-    images = np.random.RandomState(1).uniform(-1, 1, size=(2, 16, 16, 3)).astype("float32")
-    again = keras.models.load_model(tmp_path / "clone.keras")
-    np.testing.assert_array_equal(again.predict(images, verbose=0), model.predict(images, verbose=0))
-
-
 @pytest.mark.parametrize("target", [24, (16, 40)])
 def test_weights_of_another_image_size_are_resampled(tmp_path, target):
     model = same_architecture(image_size=(16, 24))
