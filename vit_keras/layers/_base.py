@@ -71,7 +71,8 @@ class Layer(Direct, _Declared):
             others = inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD, annotation="Any")
             cls.__signature__ = inspect.Signature([*in_order, others])
         if cls.fields and cls.__doc__:
-            cls.__doc__ = FieldsDoc(cls.__doc__, cls.fields)
+            doc: Any = FieldsDoc(cls.__doc__, cls.fields)
+            cls.__doc__ = doc
         _let_keras_describe(cls)
 
     def __init__(self, *args: Any, **kwargs: Any):

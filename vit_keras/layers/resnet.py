@@ -138,8 +138,8 @@ class ResidualUnit(Layer):
         options = {"numerics": self.numerics, "dtype": self.dtype_policy}
         conv = StdConv2D(filters, kernel_size, strides, name=f"conv{suffix}", **options)
         norm = _group_norm(f"gn{suffix}", **options)
-        setattr(self, conv.name, conv)
-        setattr(self, norm.name, norm)
+        setattr(self, f"conv{suffix}", conv)
+        setattr(self, f"gn{suffix}", norm)
         conv.build((None, None, None, channels))
         norm.build((None, None, None, filters))
 
