@@ -40,7 +40,7 @@ def _strides(array):
 def test_averaged_weights_are_taken_as_timm_takes_them(raw, averaged, tmp_path):
     path, arrays = two_state_dicts(tmp_path, raw, averaged)
     options = {"num_heads": 2, "pooling": "token"}
-    with pytest.warns(UserWarning, match=f"'{averaged}', is read, .*key='{raw}'"):
+    with pytest.warns(UserWarning, match=f"'{averaged}' is read, .*key='{raw}'"):
         model = from_checkpoint(path, **options)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
