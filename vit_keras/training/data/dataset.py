@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,11 +41,6 @@ class DatasetOptions:
     cache: str | bool | os.PathLike[str] = "auto"
     workers: int = 2
     progress: bool = True
-
-    @classmethod
-    def among(cls, arguments: Mapping[str, Any]) -> DatasetOptions:
-        """Return the options among the arguments of a function."""
-        return cls(**{field.name: arguments[field.name] for field in dataclasses.fields(cls)})
 
     def __post_init__(self) -> None:
         positive_integer(self.batch_size, "batch_size")
@@ -125,7 +120,8 @@ def image_folder(
         >>> data.class_names
         ('daisy', 'dandelion', 'rose', 'sunflower', 'tulip')
     """
-    how = DatasetOptions.among(locals())
+    arguments = locals()
+    how = DatasetOptions(**{field.name: arguments[field.name] for field in dataclasses.fields(DatasetOptions)})
     check_share(validation_split)
     data = read_folder(path, class_names, errors)
     datasets = datasets_of(data, None if validation_split is None else split(data.labels, validation_split, seed), how)
