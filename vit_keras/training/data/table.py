@@ -84,8 +84,7 @@ def image_table(
             number if all names are numbers. Levels that are not numbers need it.
         validation_split: Share to hold out, up to 0.5: the first of about 1/share folds of `splits.fold_numbers`.
         **options: Options of `image_folder`: `image_size`, `model`, `preprocessing`, `batch_size`, `seed`, `shuffle`,
-            `augmentation`, `errors` (missing images count as damaged ones), `label_mode`, `cache`, `workers`,
-            `progress`.
+            `augmentation`, `errors` (missing images count as damaged ones), `cache`, `workers`, `progress`.
 
     Returns:
         An `ImageFolder`; with `validation_split` two: training and validation.
