@@ -9,7 +9,7 @@ import keras
 from .anatomy.around import alone, last_layer_of
 from .anatomy.parts import keeper
 from .backend.keras_internals import flat_layers, input_structure, run_rest
-from .layers._base import change_setting, setting
+from .layers._base import change_setting
 from .preprocess.layer import Preprocess
 
 _OPTIONS = {
@@ -33,8 +33,7 @@ def keep_settings(vit: keras.Model, new: keras.Model, options: Any) -> None:
         ours, theirs = flat_layers(layer), flat_layers(by_name[layer.name]) if layer.name in by_name else []
         for our, their in zip(ours, theirs) if len(ours) == len(theirs) else ():
             for name in names:
-                both = hasattr(our, name) and hasattr(their, name)
-                if both and setting(our, name) != setting(their, name):
+                if hasattr(our, name) and getattr(our, name) != getattr(their, name, getattr(our, name)):
                     change_setting(our, name, getattr(their, name))
 
 
