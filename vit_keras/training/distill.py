@@ -103,8 +103,7 @@ class Distillation(CheckedModel):
     def compute_loss(
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool | None = True
     ) -> Any:
-        if y is None:
-            raise ValueError("Distillation also learns from labels: pass images and labels. Received: images alone")
+        _check_labels(y)
         label_loss = super().compute_loss(x, y, y_pred["label"], sample_weight, training)
         logits = _logits(self.teacher, ops.stop_gradient(self.teacher(x, training=False)))
         losses = self.teacher_loss(logits, y_pred["teacher"])
@@ -121,6 +120,7 @@ class Distillation(CheckedModel):
         return self.temperature**2 * ops.sum(ops.exp(teacher) * (teacher - student), axis=-1)
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        _check_labels(y)
         return super().compute_metrics(x, y, y_pred["prediction"], sample_weight)
 
     def get_config(self) -> dict[str, Any]:
@@ -152,6 +152,11 @@ def _logits(model, outputs):
     if ending(model).kind == "probabilities":
         return ops.log(ops.maximum(ops.cast(outputs, "float32"), keras.config.epsilon()))
     return outputs
+
+
+def _check_labels(labels) -> None:
+    if labels is None:
+        raise ValueError("Distillation also learns from labels: pass images and labels. Received: images alone")
 
 
 def _check_fit(student, teacher) -> None:

@@ -45,7 +45,8 @@ class Baseline:
     @classmethod
     def joined(cls, parts: Sequence[dict[str, Any]]) -> Baseline:
         """Return the baseline of all folds from the `to_dict` of each."""
-        return cls(**{name: sum(part[name] for part in parts) for name in parts[0]})
+        counts: dict[str, Any] = {name: sum(part[name] for part in parts) for name in parts[0]}
+        return cls(**counts)
 
     @property
     def accuracy(self) -> float:
