@@ -252,6 +252,8 @@ def _settings(layer: keras.layers.Layer) -> dict[tuple[int, str], Any]:
 def setting(layer: keras.layers.Layer, name: str) -> Any:
     """Return a setting of a layer as plain JSON."""
     value = getattr(layer, name)
+    if callable(value) and getattr(keras.activations, own := getattr(value, "__name__", ""), None) is value:
+        return own  # without `serialize`, which imports TensorFlow
     return keras.activations.serialize(value) if callable(value) else value
 
 
