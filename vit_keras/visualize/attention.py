@@ -11,8 +11,8 @@ import numpy as np
 from .._internal.validate import one_of, positive_integer, size_pair
 from .methods import METHODS, Method
 from .options import check_options, parameters_of
-from .overlays import overlay, paper_style, vit_keras_style
-from .pictures import in_size, is_one_picture
+from .overlays import in_size, overlay, paper_style, vit_keras_style
+from .pictures import is_one_picture
 from .recorder import maps_in, record, values_add_up
 
 STYLES: dict[str, Callable[..., Any] | None] = {

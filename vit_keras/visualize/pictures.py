@@ -13,7 +13,6 @@ from typing import Any
 
 import keras
 import numpy as np
-from PIL import Image
 
 from .. import anatomy
 from .._internal.bounds import whole_patches
@@ -23,6 +22,7 @@ from ..anatomy.inputs import front, image_shape, preprocessing_of
 from ..anatomy.parts import find_vit, patch_grid
 from ..preprocess.images import read, resize_image
 from ..preprocess.pixels import gray, to_pixels
+from .overlays import in_size
 
 MAX_DRAWN = 2048
 """Longest side in pixels of an image that is kept to draw on; a larger one is reduced."""
@@ -87,21 +87,6 @@ def displayable(pixels: np.ndarray) -> np.ndarray:
     return np.clip(np.rint(pixels), 0, 255).astype("uint8")
 
 
-def no_larger(picture: np.ndarray) -> np.ndarray:
-    """Return a uint8 image in RGB with at most `MAX_DRAWN` pixels on its longest side."""
-    return in_size(picture, MAX_DRAWN) if max(picture.shape[:2]) > MAX_DRAWN else picture
-
-
-def in_size(picture: np.ndarray, size: int | tuple[int, int]) -> np.ndarray:
-    """Return a uint8 image in RGB in another size: its longest side, or `(height, width)`."""
-    if isinstance(size, int):
-        scale = size / max(picture.shape[:2])
-        height, width = (max(1, round(n * scale)) for n in picture.shape[:2])
-    else:
-        height, width = size
-    return np.asarray(Image.fromarray(picture).resize((width, height), Image.Resampling.BICUBIC))
-
-
 class ModelInputs:
     """Preprocessing from images in [0, 255] to the input of a model."""
 
@@ -157,7 +142,7 @@ class ModelInputs:
             self._hint_at_resize(picture.shape[:2])
             size = self.size_of([*rows[-1:], picture])
             rows.append(resize_image(picture, size, self._interpolation, rounded=False))
-            drawn.append(no_larger(displayable(picture)))
+            drawn.append(in_size(displayable(picture), min(MAX_DRAWN, max(picture.shape[:2]))))
         return self._normalized(np.stack(rows)), drawn
 
     def prepared(self, pictures: Sequence[np.ndarray]) -> np.ndarray:
