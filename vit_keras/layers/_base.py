@@ -226,7 +226,9 @@ class Composite(Layer):
     def change_as_built(self, part: keras.layers.Layer, name: str, value: Any) -> None:
         """Change a setting of a layer inside along with the field that it was built by."""
         change_setting(part, name, value)
-        self._settings = tuple({**dict(self._settings), (flat_layers(self).index(part), name): value}.items())
+        self._settings = tuple(
+            {**dict(self._settings), (flat_layers(self).index(part), name): getattr(part, name)}.items()
+        )
 
     def get_config(self) -> dict[str, Any]:
         (dense, frozen), inside = self._built_as, [*self._inside]
@@ -234,7 +236,8 @@ class Composite(Layer):
             dense = [_changes(layer) for layer in dense_layers(self)]
             frozen = [n for n, weight in enumerate(self.weights) if not weight.trainable] if self.trainable else []
             before = dict(self._settings)
-            inside = [[*at, value] for at, value in _settings(self).items() if before.get(at, value) != value]
+            now = _settings(self)
+            inside = [[*at, as_json(value)] for at, value in now.items() if before.get(at, value) != value]
         changed = {"dense": [*dense] if any(dense) else [], "frozen": [*frozen], "inside": inside}
         return {**super().get_config(), **{name: value for name, value in changed.items() if value}}
 
@@ -246,21 +249,19 @@ SETTINGS = ("activation", "epsilon", "rate")
 def _settings(layer: keras.layers.Layer) -> dict[tuple[int, str], Any]:
     """Return the settings of the layers inside a layer, by their number and the name of the setting."""
     inside = [*enumerate(flat_layers(layer))][1:]
-    return {(n, name): setting(part, name) for n, part in inside for name in SETTINGS if hasattr(part, name)}
+    return {(n, name): getattr(part, name) for n, part in inside for name in SETTINGS if hasattr(part, name)}
 
 
-def setting(layer: keras.layers.Layer, name: str) -> Any:
-    """Return a setting of a layer as plain JSON."""
-    value = getattr(layer, name)
-    if callable(value) and getattr(keras.activations, own := getattr(value, "__name__", ""), None) is value:
-        return own  # without `serialize`, which imports TensorFlow
+def as_json(value: Any) -> Any:
+    """Return a setting as plain JSON. With a function, Keras imports TensorFlow, so that `build` does not ask."""
     return keras.activations.serialize(value) if callable(value) else value
 
 
 def change_setting(layer: keras.layers.Layer, name: str, value: Any) -> None:
     """Change a setting of a layer that may be built."""
-    is_text = isinstance(getattr(layer, name), str)  # the activation of an MLP, which knows more names than Keras
-    setattr(layer, name, keras.activations.get(value) if name == "activation" and not is_text else value)
+    if name == "activation" and not isinstance(getattr(layer, name), str):  # an MLP knows more names than Keras
+        value = keras.activations.get(value)
+    setattr(layer, name, value)
     if name == "rate" and value:
         add_seed_generator(layer)
 
