@@ -195,7 +195,7 @@ def in_size(picture: np.ndarray, size: int | tuple[int, int]) -> np.ndarray:
         size = max(1, round(by * height)), max(1, round(by * width))
     if size == (height, width):
         return picture
-    return np.asarray(Image.fromarray(picture).resize(size[::-1], Image.Resampling.BICUBIC))
+    return np.asarray(Image.fromarray(picture).resize((size[1], size[0]), Image.Resampling.BICUBIC))
 
 
 def _numbers(values: Any, name: str) -> np.ndarray:
