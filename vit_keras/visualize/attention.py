@@ -46,7 +46,7 @@ def attention_map(
         image: An array of pixels `(height, width)`, `(height, width, channels)` or `(batch, height, width, channels)`
             in [0, 255], or of floats in [-1, 1]; anything that `vit_keras.utils.read` reads; or a list of these.
             An image of a different size is stretched to the size of the model. For a model that takes images of any
-            size, those of one call must have one size.
+            size, those of one call must have one size, and are stretched to whole patches.
         method: The kind of map. `None` selects rollout or, with a target, relevance.
             {methods}
         target: The class that the map is for, or any other target of `record`. With `None`, a method that needs a

@@ -16,6 +16,7 @@ import numpy as np
 from PIL import Image
 
 from .. import anatomy
+from .._internal.bounds import whole_patches
 from .._internal.validate import as_array
 from .._internal.warn import warn_caller
 from ..anatomy.inputs import front, image_shape, preprocessing_of
@@ -117,9 +118,10 @@ class ModelInputs:
         self._normalize = own.normalize if preprocess == "own" else preprocess
 
     def size_of(self, pictures: Sequence[np.ndarray]) -> tuple[int, int]:
-        """Return the size that images get for the model: its own, or the first image's if that is open."""
+        """Return the size that images get for the model: its own, or that of the first image in whole patches."""
         height, width = self._size
-        first, *others = dict.fromkeys((height or p.shape[0], width or p.shape[1]) for p in pictures)
+        sizes = ((height or p.shape[0], width or p.shape[1]) for p in pictures)
+        first, *others = dict.fromkeys(map(self._whole, sizes))
         if others and len({self.seen_size(size) for size in (first, *others)}) > 1:
             raise ValueError(
                 f"The model {self.model.name!r} takes images of any size, but those of one call must have one size. "
@@ -127,6 +129,13 @@ class ModelInputs:
                 "time, or resize them."
             )
         return first
+
+    def _whole(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Return the nearest size that a model of any size does not refuse."""
+        config = getattr(find_vit(self.model), "config", None)
+        if config is None or config.image_size or config.drop_remainder or self.seen_size(size) != size:
+            return size
+        return whole_patches(size, config.stride)
 
     def seen_size(self, size: tuple[int, int]) -> tuple[int, int]:
         """Return the size in which the ViT inside sees images of a size; a layer before it may resize them."""
