@@ -498,6 +498,7 @@ WAYS = {  # how to build it, and the layers that are around the ViT
         lambda: before(K.Conv2D(3, 1, name="stem"), (32, 32, 6), lambda: on(D(3, name="mine"), features())),
         ["stem", "mine"],
     ),
+    "an output by its name": (lambda: on(lambda x: {"class": D(3, name="mine")(x)}, features()), ["mine"]),
     "two heads": (lambda: on(lambda x: [D(3, name="one")(x), D(2, name="two")(x)], features()), ["one", "two"]),
     "an image and numbers": (with_numbers, None),
     "a CNN beside it": (branch, None),
