@@ -82,12 +82,5 @@ def notes_on(sources: Sequence[Source], plan: Plan, max_mb: float) -> list[str]:
 
 
 def _listed(layers: Sequence[int]) -> str:
-    """Return numbers of layers with runs joined, as "layers 0–3, 5"."""
-    runs: list[list[int]] = []
-    for n in layers:
-        if runs and runs[-1][-1] == n - 1:
-            runs[-1].append(n)
-        else:
-            runs.append([n])
-    joined = ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}–{r[-1]}" for r in runs)
-    return f"layer{'s' if len(layers) > 1 else ''} {joined}"
+    """Return numbers of layers, as "layers 0, 1, 5"."""
+    return f"layer{'s' if len(layers) > 1 else ''} {', '.join(map(str, layers))}"

@@ -61,7 +61,7 @@ def _fixed(
                 "size": [int(n) for n in image.shape[:2]],
                 "predictions": predictions(source, b),
                 "maps": [{"key": key, "name": names[b]} for key, names, _ in source.maps],
-                "similarity": None,
+                "similarity": False,
             }
             blocks[f"maps-{len(views)}"] = pack(
                 np.stack([np.maximum(values[b], 0) for *_, values in source.maps])[:, None]
@@ -70,7 +70,7 @@ def _fixed(
                 key = ("similarity", s, b)
                 if key not in packed:
                     packed[key] = pack_similarity(features[b])
-                view["similarity"], blocks[f"similarity-{len(views)}"] = packed[key]
+                view["similarity"], blocks[f"similarity-{len(views)}"] = True, packed[key]
             views.append(view)
     return {"pictures": pictures, "views": views}, blocks
 
