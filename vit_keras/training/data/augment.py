@@ -14,8 +14,7 @@ import numpy as np
 from PIL import Image, ImageFilter, ImageOps
 
 from ..._internal.validate import check_fields, check_switches, is_number, python_numbers
-from ...preprocess.images import pixel_range
-from ...preprocess.pixels import in_tensorflow_graph
+from ...preprocess.pixels import in_tensorflow_graph, pixel_range
 from .trivial import trivial_augment
 
 if TYPE_CHECKING:
