@@ -52,8 +52,7 @@ def explorer(
             list with one for each image. A tuple gives one map for each of its targets. `None`: no relevance. `"auto"`:
             the predicted class, of a model with a trained head. Goes with a model.
         max_mb: The largest size of the file in millions of bytes. The page keeps as much as fits: first the heads are
-            averaged, from the first layer on; then queries are pooled 2 × 2; last layers are left out. The page says
-            so.
+            averaged, from the first layer on; then layers are left out. The page says so.
         compare: A second model, run on the same images in the same way, or a second `Recording`: the page opens with
             both side by side.
         path: Where to save the file; `None`: nowhere yet.
