@@ -7,97 +7,121 @@ table of the published sizes.
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from ._internal.bounds import patch_cells, patch_stride
-from ._internal.validate import check_fields
-from .config_checks import check_combination, checked_fields, checked_merging
+from ._internal.bounds import not_divisible, patch_cells, patch_stride
+from ._internal.fields import documented
+from ._internal.validate import (
+    check_activations,
+    check_fields,
+    check_switches,
+    is_number,
+    merge_schedule,
+    one_of,
+    positive_integer,
+    python_numbers,
+    size_pair,
+)
+from .positions import GEOMETRIC, METHODS
 
-__all__ = ["ViTConfig"]
+__all__ = ["NO_REMAT_WITH_DROPOUT", "ViTConfig", "stored_activation"]
 
 
+def _optional(check: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
+    return lambda value, field: None if value is None else check(value, field)
+
+
+def _units(value: Any, field: str) -> tuple[int, ...]:
+    if not isinstance(value, Iterable):
+        raise ValueError(f"{field} must be the units of each stage, such as (3, 4, 9). Received: {value!r}")
+    return tuple(positive_integer(units, field) for units in value)
+
+
+def _count(value: Any, field: str) -> int:
+    return 0 if value == 0 and value is not False else positive_integer(value, field)
+
+
+def _rate(value: Any, field: str) -> Any:
+    if not (is_number(value) and 0 <= value < 1):
+        raise ValueError(f"{field} must be a rate in [0, 1). Received: {value!r}")
+    return value
+
+
+def _number(value: Any, field: str) -> Any:
+    if not is_number(value):
+        raise ValueError(f"{field} must be a number. Received: {value!r}")
+    return value
+
+
+def _not_negative(value: Any, field: str) -> Any:
+    if not (is_number(value) and value >= 0):
+        raise ValueError(f"{field} must be a number that is not negative. Received: {value!r}")
+    return value
+
+
+def _positive(value: Any, field: str) -> Any:
+    if not (is_number(value) and value > 0):
+        raise ValueError(f"{field} must be a number greater than 0. Received: {value!r}")
+    return value
+
+
+def _choice(*choices: Any, **aliases: str) -> Callable[[Any, str], Any]:
+    return lambda value, field: one_of(aliases.get(value, value) if isinstance(value, str) else value, field, choices)
+
+
+def _mlp_activation(activation: Any, field: str) -> str:
+    """Return the name of a function of Keras: a file stores the MLP's activation by its name."""
+    if isinstance(activation, str):
+        return activation
+    from keras import activations  # only a function needs it
+
+    name = getattr(activation, "__name__", "")
+    if not name or getattr(activations, name, None) is not activation:
+        raise ValueError(
+            f'{field} must be the name of an activation of Keras, such as "gelu", or one of its functions, such as '
+            f"keras.activations.gelu. Received: {activation!r:.100}"
+        )
+    return name
+
+
+_CHECKS: dict[str, Callable[[Any, str], Any]] = {
+    "patch_size": size_pair,
+    **dict.fromkeys(("image_size", "position_grid", "rope_grid"), _optional(size_pair)),
+    **dict.fromkeys(("channels", "num_layers", "hidden_size", "num_heads", "mlp_dim", "classes"), positive_integer),
+    **dict.fromkeys(("dim_head", "representation_size", "tokens_mlp_dim"), _optional(positive_integer)),
+    "registers": _optional(_count),
+    **dict.fromkeys(("map_heads", "map_mlp_dim"), _optional(positive_integer)),
+    "resnet": _optional(_units),
+    **dict.fromkeys(("dropout", "attention_dropout", "stochastic_depth", "patch_dropout"), _rate),
+    "emb_dropout": _optional(_rate),
+    "epsilon": _not_negative,
+    "layer_scale": _optional(_not_negative),
+    "rope_theta": _optional(_positive),
+    "rope_offset": _number,
+    "mlp_activation": _mlp_activation,
+    "pooling": _choice("token", "gap", "token+gap", "token+dist", "all", "map", None, cls="token", mean="gap"),
+    "position": _choice("learned", "sincos2d", None),
+    "rope_kind": _choice("centered", "axial", "axial_xy", "mixed"),
+    "final_norm": _choice("tokens", "pooled", None),
+    "resnet_numerics": _choice("google", "timm"),
+    "relative_resize": _choice(*METHODS, *GEOMETRIC),
+    "position_resize": _choice(*METHODS),
+    "patch_resize": _choice(*METHODS),
+}
+"""What the value of a field must be: a function that returns it in its one form, or raises a ValueError."""
+
+NO_REMAT_WITH_DROPOUT = (
+    "remat=True computes a block twice, and Keras would drop out other values the second time. It needs dropout=0, "
+    "attention_dropout=0 and stochastic_depth=0. Received: dropout={}, attention_dropout={}, stochastic_depth={}"
+)
+
+
+@documented
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ViTConfig:
     """The configuration of a Vision Transformer: everything that its computation depends on except the weights.
-
-    Args:
-        image_size: Pixels of the input, `(height, width)` or one integer for a square. With `None`, the model takes
-            images of any size, and resamples the positions in the graph from a table of `position_grid`.
-        channels: Channels of the input image.
-        patch_size: Pixels of a patch, in the same form as `image_size`. In a hybrid, cells of the ResNet's feature map.
-        drop_remainder: Whether to cut off the pixels that are left over after whole patches. Otherwise, such an image
-            size raises an error.
-        resnet: Units in each stage of the ResNet before the patch embedding (a hybrid; paper, section 3.1), or `None`.
-        resnet_numerics: Whose weight standardization and group normalization to use: `"google"` or `"timm"`.
-        patch_bias: Whether the patch embedding has a bias.
-        patch_norm: Whether there are layer normalizations before and after the patch embedding (vit-pytorch).
-        class_token: Whether there is a class token. `None` follows the file of weights, or `pooling`.
-        distillation_token: Whether there is a second token after the class token (DeiT).
-        registers: Number of register tokens after the class token (arXiv 2309.16588).
-        position: `"learned"`, `"sincos2d"` (fixed; arXiv 2104.02057) or `None`.
-        position_prefix: Whether the class and distillation tokens have position embeddings too.
-        register_positions: Whether the registers have position embeddings too.
-        position_grid: Patches down and across of the table of positions if `image_size` is `None`.
-        rope_theta: Base of rotary position embeddings on the patches (RoPE, arXiv 2104.09864), or `None`.
-        rope_kind: Kind of rotary positions: `"centered"` (DINOv3), `"axial"` (EVA-02) or `"axial_xy"` (RoPE-ViT, PE),
-            see `vit_keras.positions.rope_sincos`; or `"mixed"`, with learned frequencies (RoPE-Mixed, arXiv
-            2403.13298).
-        rope_grid: Patches down and across of the grid that axial rotary positions are scaled to, or `None`.
-        rope_offset: Number added to rows and columns in axial rotary positions.
-        relative_positions: Whether each attention layer has a table of relative positions (BEiT, arXiv 2106.08254).
-        num_layers: Number of encoder blocks (the paper's *layers*).
-        hidden_size: Width of a token (the paper's *hidden size D*).
-        num_heads: Attention heads of a block.
-        dim_head: Width of a head; `None` for `hidden_size / num_heads`.
-        mlp_dim: Hidden width of the MLP of a block.
-        qkv_bias: Whether queries, keys and values have a bias.
-        key_bias: Whether keys have a bias; `None` for `qkv_bias`.
-        out_bias: Whether the output projection of the attention has a bias.
-        attention_norm: Whether there is a layer normalization before this projection (sub-LN, arXiv 2210.06423).
-        mlp_norm: Whether there is a layer normalization before the last layer of the MLP.
-        mlp_activation: `"gelu_tanh"` (Google's checkpoints were trained with it), `"gelu"` (the exact form, as in
-            PyTorch and vit-keras 0.x), `"quick_gelu"` (OpenAI's CLIP), or any Keras activation name.
-        gated_mlp: Whether the MLP is gated: `activation(gate(x)) * Dense_0(x)` (SwiGLU, arXiv 2002.05202).
-        layer_scale: Initial value of the learned factors on both branches of a block (CaiT, arXiv 2103.17239), or
-            `None`.
-        epsilon: Added to the variance in every layer normalization.
-        pre_norm: Whether there is a layer normalization before the first block (CLIP).
-        post_norm: Whether the layer normalizations of a block come after the attention and the MLP instead of before
-            them (arXiv 2111.09883).
-        final_norm: Whether the last layer normalization is on the `"tokens"`, on the `"pooled"` vector, or left out
-            (`None`).
-        tokens_mlp_dim: Hidden width of an MLP over the tokens that replaces the attention: an MLP-Mixer (arXiv
-            2105.01601), which has no position embeddings.
-        merge_tokens: Number of tokens that each block merges into similar tokens, or a tuple with one number for each
-            block (ToMe, arXiv 2210.09461); see `vit_keras.merge_tokens`.
-        pooling: Input of the head. `"token"` (alias `"cls"`): the class token. `"gap"` (alias `"mean"`): the mean over
-            the patches. `"token+gap"`: both, concatenated. `"token+dist"`: the class and the distillation token, each
-            with its own head; the output is the mean (DeiT, arXiv 2012.12877, section 4). `"all"`: the mean over all
-            tokens. `"map"`: multi-head attention pooling (SigLIP, arXiv 2303.15343). `None`: no pooling; the output is
-            all tokens, class token first.
-        map_prefix: Whether the attention pooling also sees the tokens before the patches. In timm's ViTs, it does not.
-        map_heads: Heads of the attention pooling; `None` for `num_heads`.
-        map_mlp_dim: Hidden width of the MLP in the attention pooling; `None` for `mlp_dim`.
-        representation_size: Width of the tanh layer before the head (`pre_logits`), or `None`.
-        include_top: Whether the model ends in a classification head.
-        classes: Number of classes of the head.
-        head_bias: Whether the head has a bias.
-        activation: Activation of the head: a Keras name such as `"softmax"`.
-        dropout: Dropout rate after the attention, after the MLP's activation and after the MLP.
-        emb_dropout: Dropout rate after the position embeddings; `None` for `dropout`.
-        attention_dropout: Dropout rate on the attention weights.
-        stochastic_depth: Rate at which training leaves out the branches of the last block, drawn for each image. The
-            rate rises linearly from 0 in the first block (arXiv 1603.09382).
-        patch_dropout: Share of the patches that training leaves out, drawn for each image (arXiv 2208.07220).
-        remat: Whether training keeps only the inputs of the blocks and computes the rest again in the backward pass.
-            Cannot be combined with dropout.
-        position_resize: How position embeddings are resampled to a different grid: one of
-            `vit_keras.positions.METHODS`.
-        patch_resize: How a patch kernel is resampled to a different patch size (FlexiViT's PI-resize), with the same
-            choices.
-        relative_resize: How relative positions are resampled, with the same choices and also `"geometric"` (BEiT's)
-            and `"geometric_linear"` (timm's).
-        name: Name of the model.
 
     Raises:
         ValueError: A value is out of range, or two values contradict each other.
@@ -110,76 +134,154 @@ class ViTConfig:
 
     # the image, and how it is cut into patches
     image_size: tuple[int, int] | None = (224, 224)
+    """Pixels of the input, `(height, width)` or one integer for a square. With `None`, the model takes images of any
+    size, and resamples the positions in the graph from a table of `position_grid`."""
     channels: int = 3
+    """Channels of the input image."""
     patch_size: tuple[int, int] = (16, 16)
+    """Pixels of a patch, in the same form as `image_size`. In a hybrid, cells of the ResNet's feature map."""
     drop_remainder: bool = False
+    """Whether to cut off the pixels that are left over after whole patches. Otherwise, such an image size raises an
+    error."""
     resnet: tuple[int, ...] | None = None
+    """Units in each stage of the ResNet before the patch embedding (a hybrid; paper, section 3.1), or `None`."""
     resnet_numerics: str = "google"
+    """Whose weight standardization and group normalization to use: `"google"` or `"timm"`."""
     patch_bias: bool = True
+    """Whether the patch embedding has a bias."""
     patch_norm: bool = False
+    """Whether there are layer normalizations before and after the patch embedding (vit-pytorch)."""
     # tokens before the patches
     class_token: bool | None = None
+    """Whether there is a class token. `None` follows the file of weights, or `pooling`."""
     distillation_token: bool = False
+    """Whether there is a second token after the class token (DeiT)."""
     registers: int = 0
+    """Number of register tokens after the class token (arXiv 2309.16588)."""
     # positions
     position: str | None = "learned"
+    """`"learned"`, `"sincos2d"` (fixed; arXiv 2104.02057) or `None`."""
     position_prefix: bool = True
+    """Whether the class and distillation tokens have position embeddings too."""
     register_positions: bool = False
+    """Whether the registers have position embeddings too."""
     position_grid: tuple[int, int] | None = None
+    """Patches down and across of the table of positions if `image_size` is `None`."""
     rope_theta: float | None = None
+    """Base of rotary position embeddings on the patches (RoPE, arXiv 2104.09864), or `None`."""
     rope_kind: str = "centered"
+    """Kind of rotary positions: `"centered"` (DINOv3), `"axial"` (EVA-02) or `"axial_xy"` (RoPE-ViT, PE), see
+    `vit_keras.positions.rope_sincos`; or `"mixed"`, with learned frequencies (RoPE-Mixed, arXiv 2403.13298)."""
     rope_grid: tuple[int, int] | None = None
+    """Patches down and across of the grid that axial rotary positions are scaled to, or `None`."""
     rope_offset: float = 0.0
+    """Number added to rows and columns in axial rotary positions."""
     relative_positions: bool = False
+    """Whether each attention layer has a table of relative positions (BEiT, arXiv 2106.08254)."""
     # the blocks
     num_layers: int = 12
+    """Number of encoder blocks (the paper's *layers*)."""
     hidden_size: int = 768
+    """Width of a token (the paper's *hidden size D*)."""
     num_heads: int = 12
+    """Attention heads of a block."""
     dim_head: int | None = None
+    """Width of a head; `None` for `hidden_size / num_heads`."""
     mlp_dim: int = 3072
+    """Hidden width of the MLP of a block."""
     qkv_bias: bool = True
+    """Whether queries, keys and values have a bias."""
     key_bias: bool | None = None
+    """Whether keys have a bias; `None` for `qkv_bias`."""
     out_bias: bool = True
+    """Whether the output projection of the attention has a bias."""
     attention_norm: bool = False
+    """Whether there is a layer normalization before this projection (sub-LN, arXiv 2210.06423)."""
     mlp_norm: bool = False
+    """Whether there is a layer normalization before the last layer of the MLP."""
     mlp_activation: str = "gelu_tanh"
+    """`"gelu_tanh"` (Google's checkpoints were trained with it), `"gelu"` (the exact form, as in PyTorch and vit-keras
+    0.x), `"quick_gelu"` (OpenAI's CLIP), or any Keras activation name."""
     gated_mlp: bool = False
+    """Whether the MLP is gated: `activation(gate(x)) * Dense_0(x)` (SwiGLU, arXiv 2002.05202)."""
     layer_scale: float | None = None
+    """Initial value of the learned factors on both branches of a block (CaiT, arXiv 2103.17239), or `None`."""
     epsilon: float = 1e-6
+    """Added to the variance in every layer normalization."""
     pre_norm: bool = False
+    """Whether there is a layer normalization before the first block (CLIP)."""
     post_norm: bool = False
+    """Whether the layer normalizations of a block come after the attention and the MLP instead of before them (arXiv
+    2111.09883)."""
     final_norm: str | None = "tokens"
+    """Whether the last layer normalization is on the `"tokens"`, on the `"pooled"` vector, or left out (`None`)."""
     tokens_mlp_dim: int | None = None
+    """Hidden width of an MLP over the tokens that replaces the attention: an MLP-Mixer (arXiv 2105.01601), which has no
+    position embeddings."""
     merge_tokens: int | tuple[int, ...] = 0
+    """Number of tokens that each block merges into similar tokens, or a tuple with one number for each block (ToMe,
+    arXiv 2210.09461); see `vit_keras.merge_tokens`."""
     # what comes out
     pooling: str | None = "token"
+    """Input of the head. `"token"` (alias `"cls"`): the class token. `"gap"` (alias `"mean"`): the mean over the
+    patches. `"token+gap"`: both, concatenated. `"token+dist"`: the class and the distillation token, each with its own
+    head; the output is the mean (DeiT, arXiv 2012.12877, section 4). `"all"`: the mean over all tokens. `"map"`:
+    multi-head attention pooling (SigLIP, arXiv 2303.15343). `None`: no pooling; the output is all tokens, class token
+    first."""
     map_prefix: bool = True
+    """Whether the attention pooling also sees the tokens before the patches. In timm's ViTs, it does not."""
     map_heads: int | None = None
+    """Heads of the attention pooling; `None` for `num_heads`."""
     map_mlp_dim: int | None = None
+    """Hidden width of the MLP in the attention pooling; `None` for `mlp_dim`."""
     representation_size: int | None = None
+    """Width of the tanh layer before the head (`pre_logits`), or `None`."""
     include_top: bool = True
+    """Whether the model ends in a classification head."""
     classes: int = 1000
+    """Number of classes of the head."""
     head_bias: bool = True
+    """Whether the head has a bias."""
     activation: Any = "linear"
+    """Activation of the head: a Keras name such as `"softmax"`."""
     # training
     dropout: float = 0.0
+    """Dropout rate after the attention, after the MLP's activation and after the MLP."""
     emb_dropout: float | None = None
+    """Dropout rate after the position embeddings; `None` for `dropout`."""
     attention_dropout: float = 0.0
+    """Dropout rate on the attention weights."""
     stochastic_depth: float = 0.0
+    """Rate at which training leaves out the branches of the last block, drawn for each image. The rate rises linearly
+    from 0 in the first block (arXiv 1603.09382)."""
     patch_dropout: float = 0.0
+    """Share of the patches that training leaves out, drawn for each image (arXiv 2208.07220)."""
     remat: bool = False
+    """Whether training keeps only the inputs of the blocks and computes the rest again in the backward pass. Cannot be
+    combined with dropout."""
     # how this family's arrays are resampled to other sizes
     position_resize: str = "bilinear_align_corners"
+    """How position embeddings are resampled to a different grid: one of `vit_keras.positions.METHODS`."""
     patch_resize: str = "bilinear"
+    """How a patch kernel is resampled to a different patch size (FlexiViT's PI-resize), with the same choices."""
     relative_resize: str = "bilinear"
+    """How relative positions are resampled, with the same choices and also `"geometric"` (BEiT's) and
+    `"geometric_linear"` (timm's)."""
 
     name: str = "vit"
+    """Name of the model."""
 
     def __post_init__(self) -> None:
-        for field, value in checked_fields(self).items():
-            object.__setattr__(self, field, value)
-        object.__setattr__(self, "merge_tokens", checked_merging(self))
-        check_combination(self)
+        values = {**vars(self), **python_numbers(vars(self))}
+        for field, check in _CHECKS.items():
+            object.__setattr__(self, field, check(values[field], field))
+        check_activations(vars(self))
+        check_switches(self)
+        patches = self.grid and math.prod(self.grid)
+        object.__setattr__(self, "merge_tokens", merge_schedule(self.merge_tokens, self.num_layers, patches))
+        for contradicts, message in _CONTRADICTIONS:
+            if contradicts(self):
+                raise ValueError(message if isinstance(message, str) else message(self))
         if self.image_size is not None:
             object.__setattr__(self, "position_grid", None)
 
@@ -256,3 +358,117 @@ class ViTConfig:
         """
         check_fields(ViTConfig, changes)
         return dataclasses.replace(self, **changes)
+
+
+def _whole(field: str, more: str = "") -> Callable[[ViTConfig], str]:
+    return lambda c: (
+        f"{field}: rope_theta, relative_positions, a Mixer (tokens_mlp_dim){more} need all patches, in their places. "
+        f"Received: {field}={getattr(c, field)!r}"
+    )
+
+
+def _needs_places(c: ViTConfig) -> bool:
+    return c.rope_theta is not None or c.relative_positions or c.tokens_mlp_dim is not None
+
+
+_CONTRADICTIONS: tuple[tuple[Callable[[ViTConfig], Any], str | Callable[[ViTConfig], str]], ...] = (
+    (
+        lambda c: c.pooling is None and (c.include_top or c.representation_size),
+        "pooling=None returns all tokens, which no head takes. Pass include_top=False, or a pooling.",
+    ),
+    (
+        lambda c: c.pooling in ("token", "token+gap", "token+dist") and not c.has_class_token,
+        lambda c: f"pooling={c.pooling!r} needs a class token. Received: class_token={c.class_token}",
+    ),
+    (
+        lambda c: c.pooling == "token+dist" and (not c.distillation_token or c.representation_size),
+        "pooling='token+dist' needs distillation_token=True and no representation_size.",
+    ),
+    (
+        lambda c: c.remat and (c.dropout or c.attention_dropout or c.stochastic_depth),
+        lambda c: NO_REMAT_WITH_DROPOUT.format(c.dropout, c.attention_dropout, c.stochastic_depth),
+    ),
+    (
+        lambda c: c.stochastic_depth and c.tokens_mlp_dim is not None,
+        lambda c: f"A Mixer (tokens_mlp_dim) has no stochastic_depth. Received: {c.stochastic_depth}",
+    ),
+    (lambda c: c.patch_dropout and _needs_places(c), _whole("patch_dropout")),
+    (
+        lambda c: c.merge_tokens and (_needs_places(c) or c.pooling is None or c.patch_dropout),
+        _whole("merge_tokens", ", pooling=None, patch_dropout"),
+    ),
+    (
+        lambda c: c.dim_head is None and c.hidden_size % c.num_heads and c.tokens_mlp_dim is None,
+        lambda c: (
+            f"hidden_size={c.hidden_size} is not divisible by num_heads={c.num_heads}: change one of them, or pass "
+            "dim_head."
+        ),
+    ),
+    (
+        lambda c: c.position == "sincos2d" and c.hidden_size % 4,
+        lambda c: f"position='sincos2d' needs a hidden_size divisible by 4. Received: {c.hidden_size}",
+    ),
+    (
+        lambda c: c.rope_theta is not None and c.head_width % 4,
+        lambda c: f"rope_theta needs heads of a width divisible by 4. Received: num_heads={c.num_heads}",
+    ),
+    (
+        lambda c: (c.rope_grid or c.rope_offset) and not (c.rope_theta and c.rope_kind.startswith("axial")),
+        lambda c: (
+            "rope_grid and rope_offset need rope_theta and rope_kind='axial' or 'axial_xy'. Received: "
+            f"rope_theta={c.rope_theta}, rope_kind={c.rope_kind!r}"
+        ),
+    ),
+    (
+        lambda c: c.register_positions and not (c.registers and c.position == "learned" and c.position_prefix),
+        "register_positions=True needs registers, position='learned' and position_prefix=True.",
+    ),
+    (
+        lambda c: c.pooling == "map" and c.hidden_size % (c.map_heads or c.num_heads),
+        lambda c: f"hidden_size={c.hidden_size} is not divisible by map_heads={c.map_heads or c.num_heads}.",
+    ),
+    (
+        lambda c: c.tokens_mlp_dim is not None and (c.prefix_tokens or c.position is not None),
+        "A Mixer (tokens_mlp_dim) has no class token, registers or positions: pooling='gap', position=None.",
+    ),
+    (
+        lambda c: c.image_size is None and (c.relative_positions or c.tokens_mlp_dim is not None),
+        "image_size=None: a table of relative positions and a Mixer are made for one grid of patches. Pass image_size; "
+        "vit_keras.resize makes a model of another size.",
+    ),
+    (
+        lambda c: c.image_size is None and c.position == "learned" and c.position_grid is None,
+        "image_size=None needs position_grid: patches down and across of the position embeddings.",
+    ),
+    (
+        lambda c: c.grid is not None and min(c.grid) < 1,
+        lambda c: f"image_size={c.image_size} is smaller than one patch of {c.stride} pixels.",
+    ),
+    (
+        lambda c: (
+            not (c.image_size is None or c.drop_remainder)
+            and any(cells % patch for cells, patch in zip(c.cells(c.image_size), c.patch_size))
+        ),
+        lambda c: not_divisible(c.image_size, c.stride),
+    ),
+)
+"""Fields that contradict each other: when they do, and what the error says."""
+
+
+def stored_activation(activation: Any, *, used: bool = True) -> Any:
+    """Return an activation of the head that is not a name, as a file stores it."""
+    # Without a head, a function that no file can name becomes "linear" instead of an error.
+    from keras import activations  # only a function needs it
+
+    try:
+        stored = activations.serialize(activations.get(activation))
+        activations.get(stored)
+    except (TypeError, ValueError):
+        if not used:
+            return "linear"
+        raise ValueError(
+            "activation must be the name of an activation of Keras, or a function that is registered by "
+            "@keras.saving.register_keras_serializable(), so that a file can name it. To use a different function, put "
+            f"keras.layers.Activation(function) behind the model. Received: {activation!r:.100}"
+        ) from None
+    return stored

@@ -6,11 +6,10 @@ import math
 from typing import Any
 
 import keras
-from keras import ops
 
+from ..backend import ops
 from ..backend.keras_internals import kernel_of
 from ._base import Layer, grid_of, register
-from ._ops import multiply_windows
 
 
 @register
@@ -27,7 +26,7 @@ class Conv2D(Layer, keras.layers.Conv2D):
         usual = (self.kernel_size, "valid", "channels_last", (1, 1), 1)
         if (self.strides, self.padding, self.data_format, self.dilation_rate, self.groups) != usual:
             return super().call(inputs)
-        x = multiply_windows(inputs, kernel_of(self), self.bias)
+        x = ops.conv_of_windows(inputs, kernel_of(self), self.bias)
         if x is None:
             return super().call(inputs)
         return x if self.activation is None else self.activation(x)
@@ -37,11 +36,11 @@ class Conv2D(Layer, keras.layers.Conv2D):
 class PatchNormalization(Layer):
     """Normalize the pixels of each patch, as vit-pytorch does before its patch embedding, and return an image."""
 
-    def __init__(self, patch_size: Any, epsilon: float = 1e-5, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.patch_size: tuple[Any, ...] = tuple(patch_size)
-        self.epsilon = epsilon
-        self.norm: Any = keras.layers.LayerNormalization(epsilon=epsilon, name="norm", dtype=self.dtype_policy)
+    patch_size: tuple[int, int]
+    epsilon: float = 1e-5
+
+    def setup(self) -> None:
+        self.norm = self.part(keras.layers.LayerNormalization, "norm", epsilon=self.epsilon)
 
     def build(self, input_shape: Any) -> None:
         self.norm.build((None, math.prod(self.patch_size) * input_shape[-1]))
@@ -61,6 +60,3 @@ class PatchNormalization(Layer):
         batch, *size, channels = input_shape
         whole = (None if n is None else n // patch * patch for n, patch in zip(size, self.patch_size))
         return (batch, *whole, channels)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "patch_size": self.patch_size, "epsilon": self.epsilon}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import keras
-from keras import ops
 
-from ._base import Composite, register, symbolic, token_width
+from ..backend import ops
+from ._base import Composite, Shared, register, symbolic, token_width
 from .attention import MultiHeadSelfAttention
-from .fused import boolean_mask
+from .bias import boolean_mask, size_bias
 from .mlp import MlpBlock
 
 
@@ -22,13 +22,6 @@ class AttentionPooling(Composite):
     """Attention pooling: a learned probe attends to all tokens, followed by an MLP.
 
     Paper: Set Transformer (arXiv 1810.00825). Reference: big_vision's `MAPHead`, as in SigLIP.
-
-    Args:
-        num_heads: Number of attention heads.
-        mlp_dim: Hidden width of the MLP.
-        mlp_activation: See `MlpBlock`.
-        epsilon: Added to the variance in the layer normalization.
-        prefix_tokens: Tokens before the patches that the probe does not see.
 
     Call arguments:
         inputs: Tokens.
@@ -51,28 +44,25 @@ class AttentionPooling(Composite):
         (2, 8)
     """
 
-    def __init__(
-        self,
-        num_heads: int,
-        mlp_dim: int,
-        mlp_activation: str = "gelu_tanh",
-        epsilon: float = 1e-6,
-        prefix_tokens: int = 0,
-        **kwargs: Any,
-    ):
-        super().__init__(**kwargs)
-        self.num_heads = num_heads
-        self.mlp_dim = mlp_dim
-        self.epsilon = epsilon
-        self.prefix_tokens = prefix_tokens
-        policy = {"dtype": self.dtype_policy}
-        self.att: _ProbeAttention = _ProbeAttention(num_heads, name="MultiHeadDotProductAttention_0", **policy)
-        self.layernorm: Any = keras.layers.LayerNormalization(epsilon=epsilon, name="LayerNorm_0", **policy)
-        self.mlpblock: MlpBlock = MlpBlock(mlp_dim, activation=mlp_activation, name="MlpBlock_0", **policy)
+    num_heads: int
+    """Number of attention heads."""
+    mlp_dim: int
+    """Hidden width of the MLP."""
+    mlp_activation: str = Shared("mlpblock", "activation", "gelu_tanh")
+    """See `MlpBlock`."""
+    epsilon: float = 1e-6
+    """Added to the variance in the layer normalization."""
+    prefix_tokens: int = 0
+    """Tokens before the patches that the probe does not see."""
+
+    def setup(self) -> None:
+        self.att = self.part(_ProbeAttention, "MultiHeadDotProductAttention_0", epsilon=1e-6)
+        self.layernorm = self.part(keras.layers.LayerNormalization, "LayerNorm_0", epsilon=self.epsilon)
+        self.mlpblock = self.part(MlpBlock, "MlpBlock_0", activation=self.mlp_activation, epsilon=1e-6)
 
     def build(self, input_shape: Any) -> None:
         width = token_width(self, input_shape)
-        self.probe: keras.Variable = self.add_weight(shape=(1, 1, width), initializer="glorot_uniform", name="probe")
+        self.probe = self.add_weight(shape=(1, 1, width), initializer="glorot_uniform", name="probe")
         for layer in (self.att, self.layernorm, self.mlpblock):
             layer.build((None, 1, width))
         self.change_as_configured()
@@ -82,7 +72,7 @@ class AttentionPooling(Composite):
         seen = self._patches(inputs, attention_mask) if self.prefix_tokens and images is None else attention_mask
         probe = ops.cast(self.probe, inputs.dtype)
         probe = ops.broadcast_to(probe, (ops.shape(inputs)[0], images or 1, inputs.shape[-1]))
-        x = self.att(inputs, training=training, queries=probe, sizes=sizes, attention_mask=seen)
+        x = self.att(inputs, training=training, queries=probe, bias=size_bias(sizes), attention_mask=seen)
         x = x + self.mlpblock(self.layernorm(x), training=training)
         return x[:, 0] if images is None else x
 
@@ -100,16 +90,6 @@ class AttentionPooling(Composite):
         batch, _, width = inputs.shape
         images = _images(attention_mask)
         return symbolic(self, (batch, width) if images is None else (batch, images, width))
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "mlp_dim": self.mlp_dim,
-            "mlp_activation": self.mlpblock.activation,
-            "epsilon": self.epsilon,
-            "prefix_tokens": self.prefix_tokens,
-        }
 
 
 def _images(mask: Any) -> Any:

@@ -16,8 +16,8 @@ from __future__ import annotations
 from typing import Any
 
 import keras
-from keras import ops
 
+from ..backend import ops
 from ._base import Layer, register
 
 ROOT_FILTERS = 64
@@ -59,7 +59,7 @@ class StdConv2D(Layer, keras.layers.Conv2D):
         if kwargs["data_format"] != "channels_last":
             raise ValueError(f"StdConv2D takes data_format='channels_last'. Received: {kwargs['data_format']!r}")
         super().__init__(filters, kernel_size, strides=strides, **kwargs)
-        self.numerics: str = _known_numerics(numerics)
+        self.numerics = _known_numerics(numerics)
 
     def add_weight(self, *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("name") == "kernel":  # it must reach `convolution_op` before it is rounded to half precision
@@ -110,15 +110,16 @@ class GroupNorm(Layer, keras.layers.GroupNormalization):
 class ResidualUnit(Layer):
     """A bottleneck with a residual: 1x1, 3x3 and 1x1 convolutions, each normalized, and a ReLU after the sum."""
 
-    def __init__(self, filters: int, strides: Any = 1, numerics: str = "google", **kwargs: Any):
-        super().__init__(**kwargs)
-        if filters < 1 or filters % GROUPS:
+    filters: int
+    strides: Any = 1
+    numerics: str = "google"
+
+    def setup(self) -> None:
+        if self.filters < 1 or self.filters % GROUPS:
             raise ValueError(
-                f"The filters of a ResidualUnit must be a positive multiple of {GROUPS}. Received: {filters}"
+                f"The filters of a ResidualUnit must be a positive multiple of {GROUPS}. Received: {self.filters}"
             )
-        self.filters = filters
-        self.strides = strides
-        self.numerics: str = _known_numerics(numerics)
+        _known_numerics(self.numerics)
 
     def build(self, input_shape: Any) -> None:
         if len(input_shape) != 4 or input_shape[-1] is None:
@@ -130,7 +131,7 @@ class ResidualUnit(Layer):
         self._add("1", 1, 1, channels, self.filters)
         self._add("2", 3, self.strides, self.filters, self.filters)
         self._add("3", 1, 1, self.filters, wide)
-        self.has_projection: bool = channels != wide or self.strides != 1
+        self.has_projection = channels != wide or self.strides != 1
         if self.has_projection:
             self._add("_proj", 1, self.strides, channels, wide)
 
@@ -152,14 +153,6 @@ class ResidualUnit(Layer):
     def compute_output_shape(self, input_shape: Any) -> Any:
         batch, height, width, _ = input_shape
         return batch, _ceil_divide(height, self.strides), _ceil_divide(width, self.strides), 4 * self.filters
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "filters": self.filters,
-            "strides": self.strides,
-            "numerics": self.numerics,
-        }
 
 
 def resnet_root(x: keras.KerasTensor, units: tuple[int, ...], *, numerics: str = "google", dtype: Any = None) -> Any:
