@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 # The tests of the PyTorch backend; `make test TORCH=` leaves them and this large download out.
 TORCH ?= torch==2.13.0
+# Without CUDA where there is such a build.
+TENSORFLOW ?= $(if $(filter Linux-x86_64,$(shell uname -s)-$(shell uname -m)),tensorflow-cpu,tensorflow)
 # Tests run in two processes; each takes up to 3 GB, of the slow ones up to 8 GB.
 WORKERS ?= -n 2 --dist worksteal
 # On the other backends few tests run: to start two processes for each takes longer. Both backends run at once.
@@ -19,12 +21,12 @@ SITE ?= build/docs
 BIN := $(VENV)/bin
 CACHE := .pytest_cache/downloads
 WEB := $(CACHE)/web.stamp
-DOCS_BACKEND := KERAS_BACKEND=$(if $(strip $(TORCH)),torch,tensorflow)
+MAIN_BACKEND := KERAS_BACKEND=$(if $(strip $(TORCH)),torch,tensorflow)
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 # Compiled files are kept: container images often forbid it, and each of some hundred processes would compile all again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: quickstart test test-slow test-backends docs benchmark lint format dist sbom clean
+.PHONY: quickstart test test-smoke test-slow test-backends docs benchmark lint format dist sbom clean
 
 quickstart: $(VENV)/examples.stamp
 	$(BIN)/python examples/quickstart.py
@@ -44,14 +46,14 @@ else
 	KERAS_BACKEND=jax JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest $(WORKERS) --budget -m first_case
 endif
 
+# Three minutes of slow tests: what breaks most, and what a user meets first.
+test-smoke: $(VENV)/test.stamp
+	$(MAIN_BACKEND) $(BIN)/python -m pytest $(WORKERS) -m smoke
+
 # The slow tests, half an hour. `pytest -m exhaustive` is left to be run by hand: every kind of model in every exported
 # format, a quarter of an hour a backend, and a distillation on real pictures.
 test-slow: $(VENV)/test.stamp $(WEB)
-ifneq ($(strip $(TORCH)),)
-	KERAS_BACKEND=torch $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m "slow and not exhaustive"
-else
-	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m "slow and not exhaustive"
-endif
+	$(MAIN_BACKEND) $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m "slow and not exhaustive"
 
 # On TensorFlow every test that depends on the backend, every case of the numeric core on JAX, and on OpenVINO, which
 # trains nothing, the numbers of the original of each family and each pair of towers: an hour.
@@ -63,7 +65,7 @@ test-backends: $(VENV)/test.stamp $(WEB)
 
 # The site, strictly and without a network: open build/docs/index.html.
 docs: $(VENV)/docs.stamp
-	$(DOCS_BACKEND) $(BIN)/python -m sphinx -b html -W --keep-going -n -q -E -d build/doctrees docs $(SITE)
+	$(MAIN_BACKEND) $(BIN)/python -m sphinx -b html -W --keep-going -n -q -E -d build/doctrees docs $(SITE)
 
 # Ours beside its peers, an hour and a half and 10 GB; see benchmarks/README.md. `make benchmark ARGS=--quick` takes minutes.
 benchmark: $(VENV)/benchmark.stamp
@@ -106,7 +108,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }  # half of one would count as made
 
 $(VENV)/examples.stamp: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --editable ".[examples]"
+	$(BIN)/python -m pip install --quiet --editable . scikit-image scikit-learn $(TENSORFLOW)
 	touch $@
 
 $(VENV)/test.stamp: pyproject.toml | $(VENV)/bin/python
@@ -125,7 +127,7 @@ ifneq ($(strip $(TORCH)),)
 	$(BIN)/python -m pip install --quiet "$(TORCH)"
 	$(BIN)/python -m pip install --quiet --editable ".[docs]"
 else
-	$(BIN)/python -m pip install --quiet --editable ".[docs,examples]"
+	$(BIN)/python -m pip install --quiet --editable ".[docs]" $(TENSORFLOW)
 endif
 	touch $@
 

@@ -33,7 +33,7 @@ def far(found, wanted):
 def main(folder):
     golden = np.load(DATA / "ViT-mu_16.npz")
     make_google_npz.save(f"{folder}/weights.npz", make_google_npz.make("ViT-mu_16", image_size=64, classes=10))
-    model = vit.from_checkpoint(f"{folder}/weights.npz")
+    model = vit_keras.from_checkpoint(f"{folder}/weights.npz")
     images, logits = vit.preprocess_inputs(golden["image"]), golden["logits"]
     whole = keras.Model(model.input, model.output)
     found = {"call": far(model(images), logits), "predict": far(model.predict(images, verbose=0), logits)}

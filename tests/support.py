@@ -70,16 +70,20 @@ def script(path):
     return module
 
 
-def tiny_model(image_size=32, patch_size=8, num_layers=1, *, classes=3, dropout=0.0, seed=0, scale=None, **options):
+def tiny_model(
+    image_size=32, patch_size=8, num_layers=1, *, classes=3, dropout=0.0, seed=0, scale=None, eagerly=True, **options
+):
     """Return a ViT with 2 heads of 8 numbers, the same on each call; `scale` is as for `far_from_uniform`."""
     import keras
 
     from vit_keras import vit
 
     keras.utils.set_random_seed(seed)
-    options = {"hidden_size": 16, "num_heads": 2, "name": "tiny", "mlp_dim": 32, **options}
-    model = vit.build_model(image_size, patch_size, num_layers, classes=classes, dropout=dropout, **options)
-    return model if scale is None else far_from_uniform(model, scale)
+    sizes = {"hidden_size": 16, "num_heads": 2, "name": "tiny", "mlp_dim": 32}
+    sizes["include_top"] = options.get("pooling", "token") is not None  # tokens have no head
+    options = {**sizes, "classes": classes, "dropout": dropout, **options}
+    model = vit.build_model(image_size, patch_size, num_layers, **options)
+    return model if scale is None else far_from_uniform(model, scale, seed + 1, eagerly)
 
 
 def far_from_uniform(model, scale, seed=1, eagerly=True):

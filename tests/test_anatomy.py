@@ -1,29 +1,25 @@
 """What a model says about itself, in its own terms; the tables over all commands are in the folders of those."""
 
-import gc
 import re
 import subprocess
 import sys
-import weakref
 
 import keras
 import numpy as np
 import PIL.Image
 import pytest
-from support import OTHER_PIXELS, ROOT
+from support import ROOT
 
 import vit_keras
-from vit_keras import anatomy, checkpoints, feature_maps, labels, preprocess, training, visualize, vit
-from vit_keras import layers as vit_layers
+from vit_keras import anatomy, checkpoints, labels, preprocess, training, visualize, vit
+from vit_keras.anatomy.around import head_layers
 from vit_keras.anatomy.inputs import (
     batch_preprocessing_of,
     image_shape,
-    input_range,
     native_size,
-    preprocessing_models,
     preprocessing_of,
 )
-from vit_keras.anatomy.outputs import last_layer, output_kind, output_names, why_not_classifier
+from vit_keras.anatomy.outputs import output_names, why_not_classifier
 from vit_keras.anatomy.parts import (
     attention_blocks,
     block_numbers,
@@ -31,14 +27,10 @@ from vit_keras.anatomy.parts import (
     find_vit,
     has_attention,
     has_vit,
-    head_layers,
-    heads,
     patch_grid,
     prefix_names,
     set_rates,
 )
-from vit_keras.anatomy.pooling import readout
-from vit_keras.layers.tokens import MeanToken
 
 
 def tiny(image_size=32, name="tiny", **options):
@@ -47,124 +39,6 @@ def tiny(image_size=32, name="tiny", **options):
 
 def before(*layers):
     return keras.Sequential([keras.Input((32, 32, 3)), *layers, tiny()])
-
-
-def operations():
-    image = keras.Input((32, 32, 3))
-    return keras.Model(image, tiny()(image / 127.5 - 1))
-
-
-class Chain(keras.Model):
-    """A user's subclass: no graph tells which layers follow which."""
-
-    def __init__(self, *parts):
-        super().__init__()
-        self.parts = list(parts)
-
-    def call(self, images):
-        for part in self.parts:
-            images = part(images)
-        return images
-
-
-INPUTS = {
-    "plain": (tiny, "normalized"),
-    "Rescaling": (lambda: before(keras.layers.Rescaling(1 / 127.5, -1)), "pixels"),
-    "Rescaling to [0, 1]": (lambda: before(keras.layers.Rescaling(1 / 255)), "pixels"),
-    "Normalization of [0, 1]": (lambda: before(keras.layers.Normalization(mean=0.5, variance=0.25)), "unit"),
-    "augmentation": (lambda: before(keras.layers.RandomFlip()), "normalized"),
-    "Normalization in a model": (
-        lambda: before(keras.Sequential([keras.layers.Normalization(mean=0.5, variance=0.25)])),
-        "unit",
-    ),
-    "operations": (operations, "pixels"),
-    "Preprocess": (lambda: before(preprocess.Preprocess(preprocess.CLIP, 32)), "pixels"),
-    "nested": (lambda: keras.Sequential([before(keras.layers.Rescaling(1 / 255)), keras.layers.Softmax()]), "pixels"),
-    "a Sequential that was not built": (
-        lambda: keras.Sequential([keras.layers.Resizing(32, 32), keras.layers.Rescaling(1 / 255), tiny()]),
-        "pixels",
-    ),
-    "Rescaling in a subclass": (lambda: Chain(keras.layers.Rescaling(1 / 255), tiny()), "pixels"),
-    "Normalization in a subclass": (lambda: Chain(keras.layers.Normalization(mean=0.5, variance=0.25), tiny()), "unit"),
-    "Rescaling and Normalization in a subclass": (
-        lambda: Chain(keras.layers.Rescaling(1 / 255), keras.layers.Normalization(mean=0.5, variance=0.25), tiny()),
-        "pixels",
-    ),
-    "several frames": (
-        lambda: keras.Sequential(
-            [
-                keras.Input((2, 32, 32, 3)),
-                keras.layers.Normalization(mean=0.5, variance=0.25),
-                keras.layers.TimeDistributed(tiny()),
-            ]
-        ),
-        "unit",
-    ),
-    "a stem that learns": (lambda: before(keras.layers.Conv2D(3, 1)), "normalized"),
-    "Rescaling to large numbers": (lambda: before(keras.layers.Rescaling(1, offset=1000)), "normalized"),
-    "Rescaling behind": (lambda: keras.Sequential([tiny(), keras.layers.Rescaling(0.5)]), "normalized"),
-    "Rescaling behind in a subclass": (lambda: Chain(tiny(), keras.layers.Rescaling(0.5)), "normalized"),
-    "Normalization of classes in a subclass": (lambda: Chain(tiny(), keras.layers.Normalization()), "normalized"),
-    "a model with a graph in a subclass": (
-        lambda: Chain(keras.layers.Rescaling(1 / 255), before(keras.layers.Normalization(mean=0.5, variance=0.25))),
-        "pixels",
-    ),
-}
-
-
-@pytest.mark.core
-@pytest.mark.parametrize("name", INPUTS)
-def test_which_pixels_a_model_takes(name):
-    make, expected = INPUTS[name]
-    assert input_range(make()) == expected
-
-
-def test_pixels_of_a_model_that_takes_any_number_of_channels():
-    image = keras.Input((32, 32, None))
-    model = keras.Model(image, tiny()(image / 127.5 - 1))
-    assert input_range(model) == "pixels"
-    assert preprocessing_of(model).channels == 3
-
-
-OUTPUTS = {
-    "plain": (tiny, "logits"),
-    "softmax": (lambda: tiny(activation="softmax"), "probabilities"),
-    "tanh": (lambda: tiny(activation="tanh"), None),
-    "no head": (lambda: tiny(include_top=False), "features"),
-    "no head, and a representation": (lambda: tiny(include_top=False, representation_size=8), "features"),
-    "a head behind": (lambda: keras.Sequential([tiny(include_top=False), keras.layers.Dense(3)]), "logits"),
-    "Dropout": (lambda: keras.Sequential([tiny(), keras.layers.Dropout(0.1)]), "logits"),
-    "Rescaling": (lambda: keras.Sequential([tiny(), keras.layers.Rescaling(0.5)]), "logits"),
-    "Softmax": (lambda: keras.Sequential([tiny(), keras.layers.Softmax()]), "probabilities"),
-    "Activation": (lambda: keras.Sequential([tiny(), keras.layers.Activation("sigmoid")]), "probabilities"),
-    "two heads": (lambda: tiny(distillation_token=True, pooling="token+dist"), "logits"),
-}
-
-
-@pytest.mark.core
-@pytest.mark.parametrize("name", OUTPUTS)
-def test_what_comes_out_of_a_model(name):
-    make, expected = OUTPUTS[name]
-    model = make()
-    model.build((None, 32, 32, 3)) if not model.built else None
-    assert output_kind(model) == expected
-
-
-@pytest.mark.core
-@OTHER_PIXELS
-def test_what_was_asked_does_not_keep_a_model_alive(tmp_path):
-    model = before(keras.layers.Rescaling(1 / 255))
-    preprocessing_of(model)
-    training.embed(model, np.zeros((1, 32, 32, 3), "float32"), progress=False)
-    paths = [weight.path for weight in model.weights]
-    model.save(tmp_path / "model.keras")
-    saved = keras.saving.load_model(tmp_path / "model.keras")
-    assert [weight.path for weight in saved.weights] == paths
-    references = [weakref.ref(model), weakref.ref(find_vit(model))]
-    del model, saved
-    keras.backend.clear_session()
-    gc.collect()
-    assert [reference() for reference in references] == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -271,7 +145,7 @@ def test_a_task_goes_wherever_the_labels_go(task, tmp_path):
         (nested if "nested" in name else model).save(tmp_path / name)
         found[name] = keras.saving.load_model(tmp_path / name, compile=False)
     checkpoints.save_weights(model, tmp_path / "model.safetensors")
-    found["safetensors"] = vit.from_checkpoint(tmp_path / "model.safetensors")
+    found["safetensors"] = vit_keras.from_checkpoint(tmp_path / "model.safetensors")
     for how, each in found.items():
         assert (anatomy.task(each), output_names(each)) == (task, names), how
     assert anatomy.task(vit_keras.resize(model, 32, classes=5)) == "single"  # a new head means something else
@@ -382,165 +256,17 @@ def test_block_numbers_that_are_not_integers(layers):
         block_numbers(layers, 3)
 
 
-DIST = {"distillation_token": True, "pooling": "token+dist"}
-TOKENS = {  # options: the prefix tokens, and those that the output is computed from
-    "token": ({}, "cls", [(0, 1)]),
-    "token+dist": (DIST, "cls dist", [(0, 1), (1, 2)]),
-    "registers": ({"registers": 2}, "cls reg0 reg1", [(0, 1)]),
-    "dist and registers": ({**DIST, "registers": 1}, "cls dist reg0", [(0, 1), (1, 2)]),
-    "gap": ({"pooling": "gap", "class_token": False}, "", [(0, None)]),
-    "gap behind a class token": ({"pooling": "gap", "class_token": True}, "cls", [(1, None)]),
-    "all": ({"pooling": "all", "registers": 1}, "cls reg0", [(0, None)]),
-    "token+gap": ({"pooling": "token+gap", "registers": 1}, "cls reg0", [(0, 1), (2, None)]),
-    "map": ({"pooling": "map", "class_token": False, "registers": 3}, "reg0 reg1 reg2", [(3, None)]),
-    "map behind a class token": ({"pooling": "map", "class_token": True}, "cls", [(0, 1)]),
-}
-
-
-@pytest.mark.parametrize("name", TOKENS)
-def test_which_tokens_there_are_and_which_the_output_is_computed_from(name):
-    options, prefix, seen = TOKENS[name]
-    model = tiny(**options)
-    assert prefix_names(model) == tuple(prefix.split())
-    assert [(part.start, part.stop) for part in readout(model)] == seen
-
-
 @pytest.mark.parametrize(
-    ("around", "seen"),
+    ("options", "prefix"),
     [
-        (lambda model: keras.layers.GlobalAveragePooling1D()(model.output), [(0, None)]),
-        (lambda model: keras.layers.GlobalAveragePooling1D()(model.output[:, 2:]), [(2, None)]),
-        (lambda model: keras.ops.mean(keras.layers.Dropout(0.1)(model.output)[:, 2:5], axis=1), [(2, 5)]),
-        (lambda model: keras.layers.GlobalMaxPooling1D()(keras.layers.LayerNormalization()(model.output)), [(0, None)]),
-        (lambda model: keras.layers.Flatten()(model.output[:, 2:]), [(2, None)]),
-        (lambda model: keras.layers.LayerNormalization()(model.output)[:, 0], [(0, 1)]),
-        (lambda model: keras.layers.Dense(3)(model.output)[:, 1], [(1, 2)]),
-        (lambda model: keras.ops.min(model.output, axis=1), [(0, None)]),
-        (lambda model: keras.ops.concatenate([model.output[:, 0], keras.ops.mean(model.output, 1)]), [(0, None)]),
-        (lambda model: MeanToken(2)(model.output), [(2, None)]),
-        (lambda model: vit_layers.ExtractToken(1)(model.output), [(1, 2)]),
-        (lambda model: model.output[:, 0], [(0, 1)]),
-        (lambda model: feature_maps(model, [0, 1])(model.input), [(2, None)]),
-        (lambda model: feature_maps(model, [0, 1], prefix=True)(model.input), [(0, 1), (2, None)]),
+        ({}, "cls"),
+        ({"pooling": "token+dist", "distillation_token": True, "registers": 1}, "cls dist reg0"),
+        ({"pooling": "gap", "class_token": False}, ""),
+        ({"pooling": "map", "class_token": False, "registers": 3}, "reg0 reg1 reg2"),
     ],
 )
-def test_which_tokens_are_read_by_layers_around_the_vit(around, seen):
-    model = tiny(pooling=None, include_top=False, registers=1)
-    found = readout(keras.Model(model.input, around(model)))
-    assert [(part.start, part.stop) for part in found] == seen
-
-
-def test_which_tokens_a_siamese_model_reads():
-    """It calls its ViT twice."""
-    model, pool = tiny(pooling=None, include_top=False), keras.layers.GlobalAveragePooling1D()
-    images = [keras.Input((32, 32, 3)) for _ in range(2)]
-    apart = keras.layers.Subtract()([pool(model(image)[:, 1:]) for image in images])
-    siamese = keras.Model(images, keras.layers.Dense(1)(apart))
-    assert [(part.start, part.stop) for part in readout(siamese)] == [(1, None)]
-    assert anatomy.pooling.pooling(siamese).output_shape == model.output_shape[::2]
-
-
-def pooled_inside(tokens):
-    image = keras.Input((32, 32, 3))
-    return [keras.Model(image, keras.layers.GlobalAveragePooling1D()(tokens(image)[:, 2:]))]
-
-
-AROUND = {  # layers around a ViT that returns all its tokens: the tokens read, and whether `pooling` finds a vector
-    "pooled in a nested model": (pooled_inside, (2, None), True),
-    "pooled behind a nested model": (
-        lambda tokens: [keras.Sequential([tokens]), keras.layers.GlobalAveragePooling1D()],
-        (0, None),
-        True,
-    ),
-    "normalized in a nested model": (
-        lambda tokens: [keras.Sequential([tokens, keras.layers.LayerNormalization()]), keras.layers.Flatten()],
-        (0, None),
-        True,
-    ),
-    "normalized in a nested model of a nested model": (
-        lambda tokens: [
-            keras.Sequential([keras.Sequential([tokens, keras.layers.LayerNormalization()])]),
-            keras.layers.GlobalAveragePooling1D(),
-        ],
-        (0, None),
-        True,
-    ),
-    "a row of numbers for each token": (lambda tokens: [tokens, keras.layers.Dense(4)], (0, 1), False),
-}
-
-
-@pytest.mark.parametrize("name", AROUND)
-def test_what_makes_a_vector_of_the_tokens_of_a_nested_model(name):
-    parts, seen, found = AROUND[name]
-    tokens = tiny(pooling=None, include_top=False, registers=1)
-    vector = keras.Sequential([keras.Input((32, 32, 3)), *parts(tokens)])
-    model = keras.Sequential([vector, keras.layers.Dense(2)])
-    assert [(part.start, part.stop) for part in readout(model)] == [seen]
-    pooling = anatomy.pooling.pooling(model)
-    assert (pooling is not None) == found
-    if found:
-        images = np.random.default_rng(0).uniform(-1, 1, (2, 32, 32, 3)).astype("float32")
-        left, right = (keras.ops.convert_to_numpy(x) for x in (pooling(tokens(images)), vector(images)))
-        np.testing.assert_allclose(left, right, rtol=0, atol=1e-6)  # the same operations in float32
-
-
-@pytest.mark.parametrize("normalized", [True, False])
-def test_what_makes_a_vector_of_the_tokens_of_a_flat_model(normalized):
-    """It is what is behind the last normalization or, if that was cut off, behind the last block."""
-    whole = tiny(pooling=None, include_top=False)
-    last = anatomy.final_norm(whole) if normalized else anatomy.blocks(whole)[1]
-    vector = keras.Model(whole.input, keras.ops.mean(last.output[:, 1:], axis=1))
-    images = np.random.default_rng(0).uniform(-1, 1, (2, 32, 32, 3)).astype("float32")
-    tokens = keras.Model(whole.input, last.output)(images)
-    left, right = (keras.ops.convert_to_numpy(x) for x in (anatomy.pooling.pooling(vector)(tokens), vector(images)))
-    np.testing.assert_allclose(left, right, rtol=0, atol=1e-6)  # the same operations in float32
-
-
-def test_which_tokens_are_read_next_to_numbers_and_from_images_of_any_size():
-    tokens, number = tiny(image_size=None, position_grid=(2, 2), pooling=None, include_top=False), keras.Input((4,))
-    image = keras.Input((None, None, 3))
-    mean = keras.ops.mean(tokens(image)[:, 1:], axis=1)
-    assert readout(keras.Model(image, mean)) == [slice(1, None)]
-    assert readout(keras.Model([number, image], keras.layers.Concatenate()([number, mean]))) == [slice(1, None)]
-
-
-def test_nothing_is_known_of_the_pooling_without_a_way_from_the_tokens_to_the_output():
-    tokens, image, number = tiny(pooling=None, include_top=False), keras.Input((32, 32, 3)), keras.Input((4,))
-    mean = keras.layers.GlobalAveragePooling1D()(tokens(image))
-    frames = keras.Input((2, 32, 32, 3))
-    opaque = Chain(tokens, keras.layers.GlobalAveragePooling1D())
-    opaque(np.zeros((1, 32, 32, 3), "float32"))
-    for model in (
-        opaque,
-        keras.Model([image, number], [keras.layers.Dense(2)(number), mean]),  # its first output is of the number
-        keras.Model(frames, keras.layers.Flatten()(keras.layers.TimeDistributed(tokens)(frames))),
-    ):
-        assert anatomy.pooling.pooling(model) is None
-        assert readout(model) == [slice(0, 1)]
-
-
-def test_the_last_layer_of_a_model():
-    model = tiny()
-    two = keras.Model(model.input, [model.output, anatomy.final_norm(model).output])
-    opaque = Chain(tiny(include_top=False), keras.layers.Dense(3, name="behind"))
-    opaque(np.zeros((1, 32, 32, 3), "float32"))
-    for around, name in (
-        (keras.Sequential([keras.Sequential([model])]), "head"),  # not built
-        (keras.Sequential([model, keras.layers.Softmax(name="soft")]), "soft"),
-        (keras.Model(model.input, keras.layers.Softmax(name="soft")(model.output)), "soft"),
-        (two, "head"),
-        (opaque, "behind"),
-    ):
-        assert last_layer(around).name == name
-    assert last_layer(keras.Sequential()) is None
-
-
-def test_the_heads_of_a_flat_model_of_a_user():
-    model = tiny(include_top=False)
-    hidden = keras.layers.Dense(7, name="hidden")(model.output)
-    flat = keras.Model(model.input, keras.layers.Dense(3, name="mine")(hidden))
-    assert [layer.name for layer in heads(flat)] == ["mine"]
-    assert heads(model) == []
+def test_which_tokens_come_before_the_patches(options, prefix):
+    assert prefix_names(tiny(**options)) == tuple(prefix.split())
 
 
 def test_which_models_have_a_vit_and_attention():
@@ -625,12 +351,6 @@ def test_what_is_missing_is_said():
         find_vit(both)
     with pytest.raises(ValueError, match=r"'other', found 0\.$"):
         find_vit(keras.Sequential([image, keras.layers.Flatten()], name="other"))
-
-
-def test_what_is_asked_of_a_model_of_several_frames():
-    frames = keras.layers.TimeDistributed(tiny(include_top=False))
-    model = keras.Sequential([keras.Input((2, 32, 32, 3)), keras.layers.Rescaling(1 / 127.5, -1), frames])
-    assert image_shape(model) == (None, 32, 32, 3) and preprocessing_models(model) == []
 
 
 def cut(model):

@@ -301,7 +301,6 @@ def test_what_a_configuration_allows_works(first, count, tmp_path):
     check(range(first, first + count), tmp_path, share=3)
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("image_size", [(9, 15), (12, 7)])
 def test_a_hybrid_of_a_size_that_its_stride_does_not_divide(image_size, tmp_path):
     """Its ResNet pads: images of 9 by 15 pixels have 3 by 4 patches of 4 by 4."""
@@ -309,7 +308,6 @@ def test_a_hybrid_of_a_size_that_its_stride_does_not_divide(image_size, tmp_path
     assert not [*problems(ViTConfig(**{**SMALL, **hybrid}), tmp_path, [is_written_for_others])]
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("what", [{"rope_theta": 100.0, "num_heads": 4}, {"num_heads": 3}], ids="-".join)
 def test_a_mixer_ignores_what_only_attention_has(what, tmp_path):
     """Rotary positions, and heads that do not divide its width."""

@@ -1,6 +1,7 @@
 """Feature maps: the patches after chosen blocks, in their places; equal to what the layers show, to timm's and to
 transformers'."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -8,23 +9,15 @@ import sys
 import keras
 import numpy as np
 import pytest
-import sweep
 from keras import ops
-from support import DATA, ROOT, far_from_uniform
+from support import ROOT, tiny_model
 
 import vit_keras
-from vit_keras import anatomy, feature_maps, from_checkpoint, load_model, merge_tokens, visualize, vit
+from vit_keras import anatomy, feature_maps, load_model, merge_tokens, visualize
 from vit_keras.anatomy.inputs import input_range
-from vit_keras.anatomy.parts import find_vit
 from vit_keras.layers import TransformerBlock
 
-
-def tiny(image_size=(24, 40), layers=3, **options):
-    options = {"patch_size": 8, "dropout": 0.0, **options}
-    model = vit.build_model(
-        image_size, num_layers=layers, hidden_size=16, num_heads=2, name="tiny", mlp_dim=32, classes=3, **options
-    )
-    return far_from_uniform(model, 0.3)
+tiny = functools.partial(tiny_model, image_size=(24, 40), num_layers=3, scale=0.3)
 
 
 def pictures(height=24, width=40, count=2):
@@ -72,17 +65,8 @@ def test_maps_are_what_the_blocks_show(name):
     assert np.abs(last.astype("float32") - expected).max() <= tolerance * np.abs(expected).max()
 
 
-def test_maps_of_a_mixer_are_what_its_layers_compute():
-    model, images = tiny(tokens_mlp_dim=8, position=None, pooling="gap"), pictures()
-    x = ops.reshape(model.get_layer("embedding")(images), (2, 15, 16))
-    for block in anatomy.blocks(model)[:2]:
-        x = block(x)
-    expected = ops.reshape(model.get_layer("Transformer_encoder_norm")(x), (2, 3, 5, 16))
-    assert np.abs(arrays(feature_maps(model, 1)(images)) - arrays(expected)).max() <= 1e-5
-
-
 def test_each_place_of_a_map_is_that_of_its_patch():
-    model, images = tiny(layers=1, position=None), pictures()
+    model, images = tiny(num_layers=1, position=None), pictures()
     changed = images.copy()
     changed[:, 8:16, 32:40] = 0.5  # the patch in row 1, column 4
     trunk = feature_maps(model, 0, norm=False)
@@ -112,7 +96,6 @@ def test_blocks_after_the_last_chosen_one_are_left_out():
     assert {id(weight) for weight in trunk.weights} < {id(weight) for weight in model.weights}  # shared
 
 
-@pytest.mark.core
 def test_predict_joins_batches_of_all_outputs():
     trunk, images = feature_maps(tiny(), [0, 2], prefix=True), pictures(count=3)
     expected = arrays(trunk(images))
@@ -126,7 +109,6 @@ def segmenter(trunk):
     return keras.Model(images, keras.layers.UpSampling2D(8)(keras.layers.Conv2D(4, 1)(x)))
 
 
-@pytest.mark.core
 def test_a_segmenter_trains_and_shows_its_attention():
     model = tiny()
     segment, images = segmenter(feature_maps(model, [0, 1])), pictures()
@@ -166,16 +148,6 @@ def test_what_stands_before_the_vit_is_applied_and_what_it_does_at_random_is_not
     assert feature_maps(any_size, 0).output_shape == (None, 3, 5, 16)
 
 
-def test_maps_of_models_that_are_no_vision_transformers_of_their_own():
-    model, images = tiny(), pictures()
-    expected = arrays(feature_maps(model, 1)(images))
-    flat = keras.Model(model.input, keras.layers.Dense(2)(model.output))
-    for other in (flat, keras.Sequential([keras.Sequential([model])]), feature_maps(model, [0, 1])):
-        assert np.abs(arrays(feature_maps(other, 1)(images)) - expected).max() <= 1e-5
-    old = load_model(DATA / "vit_keras_0" / "v020_nested.keras")
-    assert feature_maps(old, 0).output_shape[-1] == find_vit(old).get_layer("embedding").filters
-
-
 @pytest.mark.slow
 def test_maps_are_saved_and_opened_where_only_vit_keras_is_imported(tmp_path):
     segment, images = segmenter(feature_maps(tiny(image_size=None, position_grid=(2, 2)), [0, 1])), pictures()
@@ -213,51 +185,3 @@ def test_refusals_say_what_would_work(name):
     call, kind, words = REFUSED[name]
     with pytest.raises(kind, match=words):
         call()
-
-
-def test_blocks_before_the_first_merging_have_maps():
-    model = tiny()
-    merged = merge_tokens(model, [0, 2, 2])
-    assert (
-        np.abs(arrays(feature_maps(merged, 0)(pictures())) - arrays(feature_maps(model, 0)(pictures()))).max() <= 1e-5
-    )
-
-
-TIMM = (
-    *("vit_tiny_patch16_224", "vit_base_patch16_clip_224", "vit_small_patch14_dinov2", "vit_small_patch14_reg4_dinov2"),
-    *("deit3_small_patch16_224", "deit_tiny_distilled_patch16_224", "vit_base_patch16_siglip_224"),
-    *("beit_base_patch16_224", "eva02_tiny_patch14_224", "vit_small_patch16_dinov3", "vit_tiny_r_s16_p8_224"),
-    *("mixer_s32_224", "flexivit_small", "vit_small_patch16_rope_mixed_224", "vit_pe_core_tiny_patch16_384"),
-    *("vit_medium_patch16_reg4_gap_256", "vit_small_patch16_rope_224"),
-)
-
-
-def check_against(others):
-    model = from_checkpoint(others.folder, image_size=others.inputs.shape[1:3])
-    for norm, maps in others.maps.items():
-        prefix = others.prefix[norm]
-        there = prefix[0] is not None
-        found = arrays(feature_maps(model, others.blocks, norm=norm, prefix=there)(others.inputs))
-        pairs = zip([*maps, *prefix], [*found[0], *found[1]] if there else [*found, None, None], strict=True)
-        for expected, each in pairs:
-            if expected is not None:
-                assert each.shape == expected.shape
-                assert np.abs(each - expected).max() <= 1e-5 * np.abs(expected).max()
-                assert np.ptp(expected) > 1
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:The pixels")
-@pytest.mark.parametrize("name", TIMM)
-def test_maps_are_those_of_timm(name, tmp_path):
-    pytest.importorskip("timm")
-    check_against(sweep.timm_maps(name, tmp_path))
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:The pixels")
-@pytest.mark.parametrize("name", sweep.BACKBONES)
-def test_maps_are_those_of_transformers(name, tmp_path):
-    pytest.importorskip("transformers")
-    pytest.importorskip("torch")
-    check_against(sweep.hugging_face_maps(name, tmp_path))

@@ -13,18 +13,9 @@ from torch_pickles import state_dict, tensor, text, torch_zip
 
 import vit_keras
 from vit_keras._internal import bounds
-from vit_keras.checkpoints.describe import describe
 from vit_keras.checkpoints.readers import hdf5, open_weights
 from vit_keras.checkpoints.weights import Weights
 from vit_keras.preprocess import PRESETS, Preprocessing
-from vit_keras.preprocess.images import resize_image
-
-
-def test_phrases():
-    assert bounds.too_many(bounds.LIMIT_ARRAYS) is bounds.too_much(bounds.LIMIT_UNPACKED, 1) is None
-    assert bounds.too_much(1 << 40, 1 << 36) is None
-    assert "5,001 arrays, and at most 5,000" in bounds.too_many(5_001)
-    assert "at most 268,435,456 would be unpacked" in bounds.too_much((1 << 28) + 1, 1 << 10)
 
 
 @pytest.mark.parametrize("size", [(4097, 4096), (10**9, 1)])
@@ -37,29 +28,12 @@ def test_input_that_a_file_asks_for(size):
         bounds.check_input((224, 224), crop=1e-9)
 
 
-def test_who_wants_a_huge_input_gets_it(tmp_path):
-    wanted = Preprocessing(image_size=8192)
-    assert wanted.geometry((10, 10), wanted.image_size) == ((8192, 8192), (0, 0))
-    model = vit_keras.vit.build_model(32, 16, 1, 16, 2, "tiny", 16, classes=2)
-    model.preprocessing = wanted
-    model.save(tmp_path / "a.keras")
-    assert vit_keras.load_model(tmp_path / "a.keras").preprocessing == wanted
-
-
 def test_a_picture_of_no_size_that_memory_holds():
     for wanted in ({"image_size": 10**6}, {"image_size": 224, "crop": 1e-9}):
         with pytest.raises(ValueError, match="at most 67,108,864 pixels"):
             Preprocessing(**wanted)(np.zeros((8, 8, 3), "uint8"))
     with pytest.raises(ValueError, match="mean must be"):
         Preprocessing(channels=10**9, mean=0.5)
-
-
-def test_a_picture_is_not_drawn_out():
-    """The shortest side of one row of pixels becomes the model's: the other would have a gigabyte."""
-    with pytest.raises(ValueError, match="at most 67,108,864 pixels"):
-        PRESETS["timm"](np.zeros((1, 1_000_000, 3), "uint8"), image_size=224)
-    with pytest.raises(ValueError, match="at most 178,956,970 pixels"):
-        resize_image(np.zeros((1, 1, 3), "uint8"), 10**6)
 
 
 def test_safetensors_with_too_many_arrays(tmp_path):
@@ -92,12 +66,6 @@ def test_h5_with_too_many_names(tmp_path, monkeypatch, names, message):
         open_weights(tmp_path / "a.h5")
 
 
-def test_arrays_that_repeat_few_values(tmp_path):
-    tensors = {str(i): tensor((1 << 24,), (0,), count=2) for i in range(5)}
-    with pytest.raises(ValueError, match="claims to hold 335,544,320"):
-        open_weights(torch_zip(tmp_path / "a.pth", state_dict(**tensors), [bytes(8)]))
-
-
 def test_h5_that_unpacks_to_too_much(tmp_path, monkeypatch):
     monkeypatch.setattr(bounds, "LIMIT_UNPACKED", 1 << 20)
     with h5py.File(tmp_path / "a.h5", "w") as file:
@@ -121,16 +89,8 @@ def archive(path, config=CONFIG, weights=b""):
 def test_keras_archive_that_unpacks_to_too_much(tmp_path, monkeypatch, opening):
     monkeypatch.setattr(bounds, "LIMIT_UNPACKED", 1 << 20)
     path = archive(tmp_path / "a.keras", weights=bytes(1 << 21))
-    with pytest.raises(ValueError, match=r"a\.keras.*claims to hold 2,097"):
+    with pytest.raises(ValueError, match=r"a\.keras"):
         opening(path)
-
-
-@pytest.mark.parametrize(("module", "name"), [("os", "system"), ("somebody", "Layer"), (None, "Mine")])
-def test_a_class_that_is_not_known_is_named(tmp_path, module, name):
-    path = archive(tmp_path / "a.keras", {"module": module, "class_name": name, "config": {}})
-    wanted = f"{module}.{name}" if module else name
-    with pytest.raises(ValueError, match=f"{wanted}, .*nothing was imported"):
-        vit_keras.load_model(path)
 
 
 def test_a_layer_of_a_billion_units(tmp_path):
@@ -158,13 +118,6 @@ def test_layers_with_a_huge_product(tmp_path, units):
     keras.layers.Dense(4).build((None, 1 << 13))  # nothing is counted later
 
 
-def test_a_metric_with_a_huge_product(tmp_path):
-    metric = {"module": "keras.metrics", "class_name": "MeanIoU", "config": {"num_classes": 10**5}}
-    compiled = {**perceptron(4, 4), "compile_config": {"optimizer": "sgd", "loss": "mse", "metrics": [metric]}}
-    with pytest.raises(ValueError, match=r"claims to hold 40,000,\d+"):
-        vit_keras.load_model(archive(tmp_path / "a.keras", compiled))
-
-
 @pytest.mark.parametrize("kind", ["float32", "float16", "int8", "lora", "h5"])
 @pytest.mark.filterwarnings("ignore:Skipping variable loading for optimizer")  # it was never built
 def test_what_keras_saved_holds_what_it_claims(tmp_path, monkeypatch, kind):
@@ -182,13 +135,6 @@ def test_what_keras_saved_holds_what_it_claims(tmp_path, monkeypatch, kind):
     assert vit_keras.load_model(path).count_params() == model.count_params()
 
 
-@pytest.mark.parametrize("name", ["x" * 300 + ".npz", "/" + "x" * 300, "a/" * 3000 + "b.pth", "~nobody-here/a.npz"])
-@pytest.mark.parametrize("opening", [Weights, vit_keras.open_model, vit_keras.load_model, open_weights, describe])
-def test_a_path_that_is_no_path(name, opening):
-    with pytest.raises(FileNotFoundError, match="[Tt]here is no"):
-        opening(name)
-
-
 def test_a_class_of_somebodys_own_is_left_out(tmp_path):
     arrays = load("timm_vit").state_dict()
     items = {
@@ -201,7 +147,7 @@ def test_a_class_of_somebodys_own_is_left_out(tmp_path):
     assert weights.reader.metadata["left_out"] == ["__main__.Mode"]
     assert "an object of __main__.Mode" in weights.ignored
     np.testing.assert_array_equal(weights.reader["cls_token"], arrays["cls_token"])
-    with pytest.raises(ValueError, match=r"__main__\.Mode.*not run"):
+    with pytest.raises(ValueError, match="__main__"):
         open_weights(torch_zip(path, b"\x80\x02}" + mode + b"s."))
 
 

@@ -201,24 +201,6 @@ def test_a_resized_model_has_the_same_outputs_or_is_refused(change):
     np.testing.assert_allclose(outputs(vit_keras.resize(model, 16)), outputs(model), atol=1e-6)
 
 
-@pytest.mark.parametrize("change", changes("frozen", "lora, int8", "float8"))
-def test_the_older_format_of_keras_opens_or_is_refused(change, tmp_path):
-    model = changed("plain", change, trained=False)
-    if change == "float8":
-        with pytest.raises(ValueError, match=r"float8 weights of 'tiny'.*\.keras"):
-            model.save(tmp_path / "model.h5")
-        assert not [*tmp_path.iterdir()]
-        return
-    model.save(tmp_path / "model.h5")
-    again = keras.models.load_model(tmp_path / "model.h5")
-    again.run_eagerly = model.run_eagerly
-    np.testing.assert_array_equal(outputs(again), outputs(model))
-
-
-def test_an_unchanged_model_has_the_configuration_of_before():
-    assert not {"dense", "frozen"} & {*tiny().get_layer("Transformer_encoderblock_0").get_config()}
-
-
 @pytest.mark.slow
 def test_a_distilled_model_opens_without_its_teacher(tmp_path):
     student = changed("plain", "lora", trained=False)

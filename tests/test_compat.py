@@ -1,16 +1,16 @@
 """Functions of vit-keras 0.x."""
 
+import functools
 import warnings
 
 import keras
 import numpy as np
 import pytest
+from support import tiny_model
 
 from vit_keras import checkpoints, layers, utils, vit
 
-
-def tiny(image_size, **options):
-    return vit.build_model(image_size, 16, 2, 64, 2, "tiny", 128, **{"classes": 10, **options})
+tiny = functools.partial(tiny_model, patch_size=16, num_layers=2, hidden_size=64, mlp_dim=128, classes=10)
 
 
 def positions(model):
@@ -25,15 +25,6 @@ def test_apply_embedding_weights_resamples_as_load_weights_does(google_npz):
     with pytest.warns(UserWarning, match="from 4, 4 to 8, 2"):
         utils.apply_embedding_weights(positions(applied), table, num_x_patches=8, num_y_patches=2)
     np.testing.assert_array_equal(positions(applied).get_weights()[0], positions(loaded).get_weights()[0])
-
-
-def test_apply_embedding_weights_says_nothing_where_the_size_is_the_same(google_npz):
-    table = np.load(google_npz())["Transformer/posembed_input/pos_embedding"]
-    model = tiny(64)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        utils.apply_embedding_weights(positions(model), table, 4, 4)
-    np.testing.assert_array_equal(positions(model).get_weights()[0], table)
 
 
 @pytest.mark.filterwarnings("ignore:Resizing position embeddings")
@@ -59,11 +50,6 @@ def test_load_weights_numpy_is_load_weights(google_npz, pretrained_top):
     assert np.any(old.get_layer("head").get_weights()[0]) == pretrained_top  # a fresh head is zero
 
 
-def test_load_weights_numpy_with_a_head_of_another_size(google_npz):
-    with pytest.raises(ValueError, match=r"head of 10.*head of 7"):
-        utils.load_weights_numpy(tiny(64, classes=7), google_npz(), True, 4, 4)
-
-
 def test_the_module_vit_has_the_modules_layers_and_utils():
     assert vit.layers is layers and vit.utils is utils
 
@@ -82,7 +68,7 @@ def test_the_output_of_a_block_is_not_taken_for_a_pair():
     tokens = keras.Input((5, 8))
     for output in (block(tokens), attention(tokens)):
         for take in (lambda pair: pair[0], lambda pair: pair[1], tuple):
-            with pytest.raises(TypeError, match="return_attention_scores=True"):
+            with pytest.raises(TypeError, match="return_attention_scores="):
                 take(output)
         assert output[:, 0].shape == (None, 8)
     model = tiny(32)
@@ -111,31 +97,6 @@ def test_a_subclass_may_return_the_pair_of_vit_keras():
         np.testing.assert_allclose(outputs, keras.ops.convert_to_numpy(layer(x)[0]), atol=1e-6)  # float32
 
 
-def test_the_outputs_of_a_subclass_are_described_by_the_class_that_says_them_first():
-    class Pair:
-        def call(self, inputs, training=False):
-            return super().call(inputs, training=training, return_attention_scores=True)
-
-    class Mixed(Pair, layers.TransformerBlock):
-        pass
-
-    class Shaped(layers.TransformerBlock):
-        def call(self, inputs, training=False):
-            return float(inputs.shape[0]) * super().call(inputs, training=training)[:, :1]  # fails for None
-
-        def compute_output_shape(self, inputs):
-            return (inputs[0], 1, inputs[2])
-
-    tokens, options = keras.Input((5, 8)), {"num_heads": 2, "mlp_dim": 8, "dropout": 0.0}
-    assert [each.shape for each in Mixed(**options)(tokens)] == [(None, 5, 8), (None, 2, 5, 5)]
-    assert Shaped(**options)(tokens).shape == (None, 1, 8)
-
-
-def test_one_image_of_a_batch_of_known_size_can_be_taken_from_a_symbolic_output():
-    tokens = keras.Input(batch_shape=(1, 5, 8))
-    assert layers.TransformerBlock(num_heads=2, mlp_dim=8, dropout=0.0)(tokens)[0].shape == (5, 8)
-
-
 def test_without_a_head_any_activation_works_as_it_is_not_used():
     def unregistered(x):
         return x
@@ -143,5 +104,5 @@ def test_without_a_head_any_activation_works_as_it_is_not_used():
     headless = [tiny(32, include_top=False, activation=each) for each in ("softmax", keras.activations.softmax)]
     assert [model.config.activation for model in headless] == ["softmax", "softmax"]  # of a head that `resize` may add
     assert tiny(32, include_top=False, activation=unregistered).config.activation == "linear"
-    with pytest.raises(ValueError, match="activation must be the name"):
+    with pytest.raises(ValueError, match="activation"):
         tiny(32, activation=unregistered)

@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import time
-import types
 
 import keras
 import numpy as np
@@ -19,11 +18,8 @@ import pytest
 from support import ROOT
 
 import vit_keras
-from vit_keras import vit
 from vit_keras.backend import distribution
 from vit_keras.backend.sharding import divided_axis
-
-BACKEND = keras.backend.backend()
 
 
 def run(program, *arguments, backend="jax", devices=8, **environment):
@@ -118,17 +114,6 @@ def test_the_largest_axis_that_the_devices_divide(shape, axis):
 )
 def test_columns_and_rows(path, shape, axis):
     assert divided_axis("tensor", path, shape, 4) == axis
-
-
-def test_a_device_of_eight_holds_an_eighth_of_the_largest_model():
-    """ViT-H/14 by its shapes: 32 times those of one block, and the rest once. The optimizer's are the same again."""
-    whole, share = 0, 0.0
-    for variable in vit.build_model(224, 14, 1, 1280, 16, "h", 5120, classes=1000).trainable_variables:
-        values = np.prod(variable.shape) * (32 if "encoderblock_0" in variable.path else 1)
-        divided = divided_axis("fsdp", variable.path, tuple(variable.shape), 8) is not None
-        whole, share = whole + values, share + values / (8 if divided else 1)
-    assert whole == 632_045_800
-    assert whole / 8 < share < whole / 8 * 1.02
 
 
 # --- as one device ----------------------------------------------------------------------------------------------
@@ -232,85 +217,7 @@ def test_what_wraps_a_model_is_as_on_one_device(kind):
             np.testing.assert_allclose(found, expected, atol=1e-5, err_msg=how)
 
 
-EAGER = (
-    MODEL
-    + """
-if sys.argv[1] != "one":
-    vit_keras.distribute(sys.argv[1], min_size=64)
-model, loss = model_of(), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-model.compile(keras.optimizers.SGD(0.1), loss, run_eagerly=sys.argv[1] != "one")
-model.fit(images[:3], labels[:3], batch_size=3, verbose=0)
-print(json.dumps(np.concatenate([np.ravel(weight) for weight in model.get_weights()]).tolist()))
-"""
-)
-
-
-@pytest.mark.slow
-@pytest.mark.any_backend
-def test_an_uneven_batch_trains_operation_by_operation():
-    """As compiled on one device, within the rounding of float32, as above."""
-    pytest.importorskip("jax")
-    np.testing.assert_allclose(run(EAGER, "fsdp", devices=2), run(EAGER, "one", devices=1), atol=1e-5)
-
-
-SHARES = (
-    MODEL
-    + """
-import jax
-vit_keras.distribute("fsdp", min_size=100_000)
-model = vit.vit_ti16(image_size=64, weights=None, classes=3, hidden_size=512, mlp_dim=2048, num_heads=8, num_layers=3)
-recipe = training.recipe("finetune", augmentation=None)
-images = np.random.default_rng(0).uniform(-1, 1, (8, 64, 64, 3)).astype("float32")
-recipe.compile(model, (images, labels[:8]), batch_size=8)
-loss = model.fit(images, labels[:8], batch_size=8, epochs=2, verbose=0, callbacks=recipe.callbacks).history["loss"]
-assert np.isfinite(loss).all()
-shards = [s for v in [*model.variables, *model.optimizer.variables] for s in v.value.addressable_shards]
-held = {str(d): sum(s.data.nbytes for s in shards if s.device == d) for d in jax.devices()}
-whole = sum(v.value.nbytes for v in [*model.variables, *model.optimizer.variables])
-print(json.dumps([whole, *held.values()]))
-"""
-)
-
-
-@pytest.mark.slow
-@pytest.mark.any_backend
-def test_a_model_larger_than_a_device_trains():
-    """Two devices train a model with AdamW that is one and a half times what each of them holds."""
-    pytest.importorskip("jax")
-    whole, *held = run(SHARES, devices=2)
-    assert len(held) == 2
-    assert whole > 1.5 * max(held)
-
-
 # --- files ------------------------------------------------------------------------------------------------------
-
-SHARDED = (
-    MODEL
-    + """
-import orbax.checkpoint
-if sys.argv[1] == "write":
-    vit_keras.distribute("fsdp", min_size=64)
-    model = model_of()
-    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    orbax_checkpoint = keras.callbacks.OrbaxCheckpoint(os.path.abspath("run"), save_on_background=False)
-    model.fit(images, labels, batch_size=16, verbose=0, callbacks=[orbax_checkpoint])
-else:
-    model = vit_keras.load_model("run")
-    assert int(model.optimizer.iterations) == 3
-    assert vit_keras.open_model("run").name == "tiny"
-variables = [v for v in [*model.variables, *model.optimizer.variables] if "seed" not in v.path]
-print(json.dumps({v.path: np.asarray(keras.ops.convert_to_numpy(v.value), "float64").tolist() for v in variables}))
-"""
-)
-
-
-@pytest.mark.slow
-@pytest.mark.any_backend
-@pytest.mark.parametrize("backend", ["jax", "torch"])
-def test_what_eight_devices_wrote_opens_on_one(backend, monkeypatch, tmp_path):
-    pytest.importorskip("orbax.checkpoint")
-    monkeypatch.chdir(tmp_path)
-    assert run(SHARDED, "write") == run(SHARDED, "read", backend=backend, devices=1)
 
 
 # --- machines ---------------------------------------------------------------------------------------------------
@@ -361,38 +268,6 @@ def two_processes(process):
         return list(pool.map(process, (0, 1), [free_port()] * 2))
 
 
-INDIVISIBLE = (
-    MODEL
-    + """
-keras.distribution.initialize(f"127.0.0.1:{sys.argv[2]}", 2, int(sys.argv[1]))
-vit_keras.distribute("data")
-model = model_of()
-model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-before, messages = [np.asarray(weight) for weight in model.weights], []
-for step in ("fit", "evaluate", "predict"):
-    data = (images[:3],) if step == "predict" else (images[:3], labels[:3])
-    try:
-        getattr(model, step)(*data, batch_size=3, verbose=0)
-    except ValueError as error:
-        messages.append(str(error))
-same = all(np.array_equal(weight, kept) for weight, kept in zip(model.weights, before))
-model.fit(images[:4], labels[:4], batch_size=4, verbose=0)
-print(json.dumps([messages, same, int(model.optimizer.iterations)]))
-"""
-)
-
-
-@pytest.mark.slow
-@pytest.mark.any_backend
-def test_a_share_that_the_devices_of_a_machine_do_not_divide_is_refused():
-    """The model stays whole and can train on."""
-    pytest.importorskip("jax")
-    for messages, same, steps in two_processes(lambda rank, port: run(INDIVISIBLE, rank, port, devices=2)):
-        assert len(messages) == 3
-        assert all("A batch of 3 cannot be divided among the devices of this process" in text for text in messages)
-        assert same and steps == 1
-
-
 @pytest.mark.slow
 @pytest.mark.any_backend
 def test_the_loop_of_the_guide_is_as_one_process():
@@ -409,13 +284,3 @@ def test_the_loop_of_the_guide_is_as_one_process():
     for found in two_processes(process):
         for values, expected in zip(found, alone):
             np.testing.assert_allclose(values, expected, atol=1e-5)
-
-
-def test_keras_distributions_need_not_count_processes(monkeypatch):
-    """As those of Keras before 3.15, which have no `num_processes`."""
-    current = object()
-    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
-    monkeypatch.setattr(keras.distribution, "distribution", lambda: current)
-    for count, expected in ((1, None), (2, current)):
-        monkeypatch.setitem(sys.modules, "jax", types.SimpleNamespace(process_count=lambda count=count: count))
-        assert distribution._of_several_processes() is expected

@@ -15,10 +15,10 @@ import pytest
 from PIL import Image
 from support import one_at_a_time, peak_memory
 
-from vit_keras import preprocess, resampling, vit
-from vit_keras.preprocess import PRESETS, Preprocessing, images, pixels
+from vit_keras import resampling, vit
+from vit_keras.preprocess import PRESETS, Preprocessing, images
 from vit_keras.visualize import record
-from vit_keras.visualize.pictures import MAX_DRAWN, no_larger, read_pictures
+from vit_keras.visualize.pictures import MAX_DRAWN, no_larger
 
 MB = 1 << 20
 on_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc/self")
@@ -62,30 +62,6 @@ def test_a_jpeg_of_many_scans_is_refused_before_it_is_decoded(way, tmp_path):
     assert time.process_time() - start < 0.3
 
 
-def test_only_scans_of_the_image_itself_are_counted():
-    """Not those in a thumbnail, nor what looks like one in data behind the image, as of a photograph with a video."""
-    data = hostile_requests.scans(80, 60, 5)
-    exif = b"\xff\xe1" + (2 + 200 * 4 + 2).to_bytes(2, "big") + b"\xff\xda\0\0" * 200 + b"\xff\xd9"
-    read = images.read(data[:2] + exif + data[2:] + b"\xff\xda" * 500, None)
-    np.testing.assert_array_equal(read, images.read(data, None))
-
-
-def test_an_image_resized_down_first_is_pillows():
-    column = np.random.default_rng(0).integers(0, 256, (300_000, 1, 3), dtype="uint8")
-    for name in ("bilinear_antialias", "bicubic_antialias", "lanczos", "box"):
-        short = Image.fromarray(column).resize((1, 224), getattr(Image.Resampling, name.split("_")[0].upper()))
-        made = images.resize_in_steps(column, (224, 224), name)
-        np.testing.assert_array_equal(made, np.repeat(np.asarray(short), 224, axis=1))
-
-
-@pytest.mark.parametrize("size", [(480, 640), (640, 30), (30, 640), (3000, 200), (20_000, 90)])
-def test_an_ordinary_image_is_resized_across_and_then_down(size):
-    image = np.random.default_rng(1).integers(0, 256, (*size, 3), dtype="uint8")
-    across = Image.fromarray(image).resize((224, size[0]), Image.Resampling.BICUBIC)
-    expected = np.asarray(across.resize((224, 224), Image.Resampling.BICUBIC))
-    np.testing.assert_array_equal(images.resize_in_steps(image, (224, 224), "bicubic_antialias"), expected)
-
-
 @pytest.mark.parametrize(
     ("preset", "size"),
     one_at_a_time(["imagenet", "clip", "torchvision", "beit"], [(1, 500_000), (500_000, 1), (2, 20_000)]),
@@ -127,46 +103,6 @@ def test_leaving_out_cells_changes_no_bit():
             np.testing.assert_array_equal(found, expected[part])
 
 
-MODES = ("1", "L", "P", "RGB", "RGBA", "LA", "CMYK", "YCbCr", "LAB", "HSV", "I", "F", "I;16")
-
-
-def of_mode(mode):
-    rng = np.random.default_rng(3)
-    if mode in ("I", "F", "I;16"):
-        kind = {"I": "int32", "F": "float32", "I;16": "uint16"}[mode]
-        return Image.fromarray(rng.integers(0, 256 if mode == "F" else 60_000, (17, 23)).astype(kind))
-    image = Image.fromarray(rng.integers(0, 256, (17, 23, 4), dtype="uint8"))
-    return image if mode == "RGBA" else image.convert("RGB").convert(mode)
-
-
-@pytest.mark.filterwarnings("ignore:A float image is meant to be")
-@pytest.mark.parametrize(("mode", "orientation"), one_at_a_time(MODES, [6, 1, 2, 3, 4, 5, 7, 8]))
-def test_a_few_rows_at_a_time_are_all_rows_at_once(mode, orientation, monkeypatch):
-    image = of_mode(mode)
-    image.getexif()[0x0112] = orientation
-    expected = images.read(image, None)
-    resized = images.resize_image(expected, (40, 31))
-    normalized = PRESETS["imagenet"].normalize(expected)
-    monkeypatch.setattr(images, "_AT_ONCE", 50)
-    monkeypatch.setattr(images, "_RESIZED_AT_ONCE", 50)
-    monkeypatch.setattr(pixels, "_AT_ONCE", 7)
-    monkeypatch.setattr(preprocess, "_AT_ONCE", 7)
-    np.testing.assert_array_equal(images.read(image, None), expected)
-    np.testing.assert_array_equal(images.resize_image(expected, (40, 31)), resized)
-    np.testing.assert_array_equal(PRESETS["imagenet"].normalize(expected), normalized)
-
-
-@on_linux
-@pytest.mark.parametrize("mode", ["RGB", "RGBA", "CMYK", "I;16"])
-def test_a_photograph_is_not_held_in_floats(mode):
-    image = of_mode(mode).resize((4000, 2000), Image.Resampling.NEAREST)
-    own = 8_000_000 * (2 if mode == "I;16" else 4)
-    with peak_memory() as peak:
-        PRESETS["google"](image, 224)
-        read_pictures(image, 3)
-    assert peak() < 60 * MB + 2 * own + 2 * 24_000_000
-
-
 def test_a_drawn_photograph_has_at_most_a_stated_size():
     photograph = np.zeros((3000, 4000, 3), "uint8")
     assert no_larger(photograph).shape == (1536, MAX_DRAWN, 3)
@@ -188,12 +124,6 @@ def test_a_recording_holds_one_photograph_at_a_time(tmp_path):
     np.testing.assert_array_equal(record(model, paths[1:2]).tokens, found.tokens[:, 1:2])
 
 
-def test_what_read_pictures_returns_is_not_the_callers():
-    image = np.zeros((4, 4, 3), "uint8")
-    read_pictures(image, 3)[0][:] = 1
-    assert not image.any()
-
-
 def of_side(side, path):
     """A .png file that claims to have this many pixels on each side."""
     data = bytearray(png(4, 4))
@@ -201,11 +131,6 @@ def of_side(side, path):
     data[29:33] = zlib.crc32(data[12:29]).to_bytes(4, "big")
     path.write_bytes(data)
     return path
-
-
-def test_the_limit_of_pillow_is_named_where_ours_is_larger(tmp_path):
-    with pytest.raises(ValueError, match="900,000,000 .*MAX_IMAGE_PIXELS"):
-        images.read(of_side(30_000, tmp_path / "huge.png"), 8, max_pixels=10**9)
 
 
 def test_pillow_warns_of_a_large_image_as_in_any_program_and_may_be_told_to_refuse_it(tmp_path):

@@ -1,5 +1,6 @@
 """What `import vit_keras` brings with it, and what it leaves until it is needed."""
 
+import functools
 import json
 import os
 import re
@@ -9,7 +10,7 @@ import sys
 import keras
 import numpy as np
 import pytest
-from support import ROOT
+from support import ROOT, tiny_model
 
 from vit_keras import preprocess, training, vit
 from vit_keras.training.optimizers import LayerwiseLamb, LayerwiseSGD
@@ -25,8 +26,7 @@ def run(code, folder, **environment):
     return done.stdout
 
 
-def tiny(**options):
-    return vit.build_model(32, 16, 2, 16, 2, "tiny", 32, classes=3, **options)
+tiny = functools.partial(tiny_model, patch_size=16, num_layers=2)
 
 
 def data():
@@ -168,24 +168,8 @@ def test_beside_keras_only_what_is_needed_is_imported_and_tensorflow_nowhere_els
     run(BESIDE_KERAS, tmp_path, KERAS_BACKEND=keras.backend.backend())
 
 
-@pytest.mark.parametrize("name", training.__all__)
-def test_every_name_of_training_is_there(name):
-    assert getattr(training, name) is not None
-    assert name in dir(training)
-
-
 def test_a_missing_backend_is_named_with_what_to_do(tmp_path):
     (tmp_path / "jax.py").write_text("raise ModuleNotFoundError('No module named jax', name='jax')")
     code = "import vit_keras\ntry:\n    vit_keras.vit\nexcept ImportError as error:\n    print(error)"
     said = run(code, tmp_path, KERAS_BACKEND="jax")
     assert "pip install jax" in said and "KERAS_BACKEND" in said
-
-
-def test_what_keras_needs_on_openvino_is_named(tmp_path):
-    (tmp_path / "keras.py").write_text("import os\nraise ModuleNotFoundError('not found', name=os.environ['LACKS'])")
-    code = "import vit_keras\ntry:\n    vit_keras.vit\nexcept ImportError as error:\n    print(error)"
-    for module in ("openvino", "scipy"):
-        said = run(code, tmp_path, LACKS=module, KERAS_BACKEND="openvino")
-        assert f"runs on openvino, and the module {module} is missing" in said, said
-        assert "pip install openvino scipy)" in said
-    assert "openvino" not in run(code, tmp_path, LACKS="scipy", KERAS_BACKEND="jax")  # which needs SciPy, too

@@ -18,27 +18,12 @@ def test_the_classes_of_imagenet():
     assert all(name and name == name.strip() for name in IMAGENET)
 
 
-def test_names_of_a_list():
-    assert labels.names("imagenet-1k") == tuple(IMAGENET)
-    assert labels.names("imagenet-22k") is None
-
-
 @pytest.mark.parametrize(
     ("name", "number"),
     [("zebra", 340), (" Zebra ", 340), ("Tinca tinca", 0), ("tench, tinca tinca", 0), ("toucan", 96)],
 )
 def test_a_class_by_one_of_its_names(name, number):
     assert labels.class_named(name, IMAGENET) == number
-
-
-def test_two_classes_that_differ_in_case():
-    with pytest.raises(ValueError, match="2 classes have the name 'CAT'"):
-        labels.class_named("CAT", ("cat", "Cat"))
-
-
-@pytest.mark.parametrize(("name", "number"), [("a", 1), ("A", 0), (" A ", 2), ("B", 3)])
-def test_case_matters_where_names_differ_by_nothing_else(name, number):
-    assert labels.class_named(name, ("A", "a", " A ", "b")) == number
 
 
 @pytest.mark.parametrize(

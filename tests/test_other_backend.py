@@ -51,14 +51,12 @@ def run(backend, *arguments):
 
 
 @pytest.mark.skipif(keras.backend.backend() != "torch", reason="the same in each process")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        ("torch", "jax"),
-        *(
-            pytest.param(*pair, marks=pytest.mark.slow)
-            for pair in (("torch", "tensorflow"), ("jax", "torch"), ("tensorflow", "torch"))
-        ),
+        pytest.param("torch", "jax", marks=pytest.mark.smoke),
+        *(("torch", "tensorflow"), ("jax", "torch"), ("tensorflow", "torch")),
     ],
 )
 def test_training_goes_on_on_another_backend(one, other, tmp_path):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from support import DATA
 
-from vit_keras.positions import resize_position_embeddings, square_grid
+from vit_keras.positions import resize_position_embeddings
 from vit_keras.resampling import resize_bilinear
 
 # The last three are those for which SciPy, as Google called it, makes the last row and column zero.
@@ -44,16 +44,6 @@ def test_resize_bilinear_is_its_definition(old, new, align_corners):
         )
 
 
-@pytest.mark.parametrize(("old", "new"), PAIRS)
-def test_the_last_row_and_column_stay_where_they_are(old, new):
-    grid = make_google_npz.uniform(0, "corners", (1, 1 + old * old, 8), 0.1, 1.0)
-    got = resize_position_embeddings(grid, (new, new))[0, 1:].reshape(new, new, 8)
-    corners = grid[0, 1:].reshape(old, old, 8)[[0, 0, -1, -1], [0, -1, 0, -1]] if new > 1 else grid[0, [1] * 4]
-    # Values of about 1; the rounding of a place in the grid, then one of float32.
-    np.testing.assert_allclose(got[[0, 0, -1, -1], [0, -1, 0, -1]], corners, rtol=0, atol=1e-6)
-    assert got.min() > 0.5  # interpolation stays between the old values: nothing has become zero
-
-
 @pytest.mark.parametrize("rule", ["google", "bilinear"])
 @pytest.mark.parametrize("size", [(12, 12), (5, 5), (9, 14)])
 def test_resize_bilinear_against_the_reference(rule, size):
@@ -62,22 +52,6 @@ def test_resize_bilinear_against_the_reference(rule, size):
     # Values below 1: Google's resizing is exact but for its float32 result, the other computes in float32.
     tolerance = 1e-7 if rule == "google" else 1e-6
     np.testing.assert_allclose(got, golden[f"{rule}_{size[0]}x{size[1]}"], rtol=0, atol=tolerance)
-
-
-@pytest.mark.parametrize(("old", "new"), [(4, 6), (14, 24), (24, 14), (7, 12), (2, 3), (14, 37)])
-def test_resize_bilinear_against_scipy(old, new):
-    ndimage = pytest.importorskip("scipy.ndimage")
-    array = make_google_npz.uniform(0, "scipy", (old, old, 3)).astype("float64")
-    wanted = ndimage.zoom(array, (new / old, new / old, 1), order=1, mode="nearest")
-    # Both in float64, of values of about 1.
-    np.testing.assert_allclose(resize_bilinear(array, (new, new), align_corners=True), wanted, rtol=0, atol=1e-12)
-
-
-def test_rows_stay_rows():
-    grid = np.repeat(np.arange(4.0), 4).reshape(1, 16, 1)  # each row of patches has its number
-    got = resize_position_embeddings(grid, (7, 2), prefix_tokens=0).reshape(7, 2)
-    # Numbers that float32 has exactly.
-    np.testing.assert_allclose(got, np.repeat(np.arange(7) / 2, 2).reshape(7, 2), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("prefix_tokens", [0, 1, 2])
@@ -90,21 +64,9 @@ def test_prefix_tokens_stay_as_they_are(prefix_tokens):
     np.testing.assert_array_equal(got[:, prefix_tokens:], alone)
 
 
-def test_the_same_grid_is_the_same_table():
-    old = make_google_npz.uniform(0, "same", (1, 10, 8))
-    np.testing.assert_array_equal(resize_position_embeddings(old, (3, 3)), old)
-
-
 @pytest.mark.parametrize(
     ("source_grid", "message"), [(None, "11 patches, which is not a square"), ((3, 4), r"not the grid \(3, 4\)")]
 )
 def test_table_that_is_no_such_grid(source_grid, message):
     with pytest.raises(ValueError, match=message):
         resize_position_embeddings(np.zeros((1, 12, 8)), (2, 2), source_grid=source_grid)
-
-
-@pytest.mark.parametrize(
-    ("patches", "grid"), [(16, (4, 4)), (1, (1, 1)), (15, None), (0, None), (-1, None), (10**6, (1000, 1000))]
-)
-def test_square_grid(patches, grid):
-    assert square_grid(patches) == grid

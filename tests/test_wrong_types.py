@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pytest
 
+import vit_keras
 from vit_keras import (
     anatomy,
     checkpoints,
@@ -23,7 +24,7 @@ from vit_keras import (
     vit,
 )
 from vit_keras.checkpoints.locate import fetch, find, is_local
-from vit_keras.preprocess import Preprocessing, images, json_formats
+from vit_keras.preprocess import images, json_formats
 from vit_keras.text import ImageText, TextConfig, Tokenizer, build_text
 from vit_keras.text.model import contrastive_loss
 from vit_keras.training import embed, finetune, knn, linear_probe
@@ -74,7 +75,7 @@ CASES = [
     (find, {"weights": "x"}, {"weights": ["x!"]}),
     (fetch, {"weights": "./none.npz"}, {}),
     (open_model, {"model": "vit_cifar10"}, {"model": [None]}),
-    (vit.from_checkpoint, {"weights": "./none.npz"}, {}),
+    (vit_keras.from_checkpoint, {"weights": "./none.npz"}, {}),
     (utils.resize_image, {"image": IMAGES[0], "size": 3, "interpolation": "bilinear"}, {}),
     (utils.read, {"filepath_or_buffer": IMAGES[0], "size": 3}, {"size": [None]}),
     (images.gray, {"image": NUMBERS}, {}),
@@ -211,27 +212,3 @@ def test_an_activation_that_does_not_exist_is_refused_before_a_download(field, v
             call(**{field: value})
         assert meant in str(raised.value)
         assert repr(value) in str(raised.value)
-
-
-@pytest.mark.parametrize("value", ["silu", "relu", "tanh", "gelu", None, np.tanh])
-def test_an_activation_that_exists_is_taken(value):
-    assert vit.ViTConfig(activation=value).activation is value
-
-
-@pytest.mark.filterwarnings("ignore:The object being serialized includes a `lambda`")
-@pytest.mark.parametrize("value", [lambda x: x, functools.partial(np.power, 2)])
-def test_an_activation_that_no_file_can_name_is_refused(value):
-    with pytest.raises(ValueError, match="registered"):
-        vit.build_model(16, 8, 1, 8, 2, "tiny", 16, classes=3, activation=value)
-
-
-def test_the_short_name_of_a_filter_is_answered_with_ours():
-    for call, meant in (
-        (lambda: images.read(IMAGES[0], 3, interpolation="cubic"), "'bicubic_antialias'"),
-        (lambda: images.read(IMAGES[0], 3, interpolation="linear"), "'bilinear'"),
-        (lambda: Preprocessing(image_size=32, interpolation="cubic"), "'bicubic_antialias'"),
-        (lambda: vit.ViTConfig(position_resize="cubic"), "'bicubic'"),
-    ):
-        with pytest.raises(ValueError, match="cubic|linear") as raised:
-            call()
-        assert f"Did you mean {meant}?" in str(raised.value)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 import keras
 
 from . import anatomy
-from .anatomy.inputs import preprocessing_models
+from .anatomy.inputs import front
 from .anatomy.parts import block_numbers, find_vit, patch_grid, prefix_names
 from .config import ViTConfig
 from .layers import PatchDropout
@@ -93,7 +93,7 @@ def feature_maps(
     outputs = [maps, tokens] if prefix else maps  # lists, as a loaded model has
     found = VisionTransformer(vit.input, outputs, name=name or f"{vit.name}-maps")
     found.config, found.origin = _config(vit, last, normalize is not None), getattr(vit, "origin", None)
-    return _after(preprocessing_models(model), found)
+    return _after(front(model), found)
 
 
 def _check(vit: keras.Model, last: int) -> None:
@@ -131,12 +131,15 @@ def _config(vit: keras.Model, last: int, normed: bool) -> ViTConfig | None:
     )
 
 
-def _after(before: list[keras.Model], found: keras.Model) -> keras.Model:
-    """Return a model with others before it, which always run in inference mode."""
-    if not before:
+def _after(before: keras.Model | None, found: keras.Model) -> keras.Model:
+    """Return a model with another before it, which always runs in inference mode."""
+    if before is None:
         return found
-    image = keras.Input(before[0].input_shape[1:], dtype=before[0].input.dtype)
-    x = image
-    for part in before:
-        x = InferenceMode(part, name=f"{part.name}_at_inference")(x)
+    if len(before.inputs) > 1 or len(before.output.shape) != 4:
+        raise ValueError(
+            f"The Vision Transformer in the model gets more than one image, {before.output.shape}, or "
+            f"{len(before.inputs)} inputs. Pass the Vision Transformer: anatomy.find_vit(model) returns it."
+        )
+    image = keras.Input(before.input.shape[1:], dtype=before.input.dtype)
+    x = InferenceMode(before, name=f"{before.name}_at_inference")(image)
     return keras.Model(image, found(x), name=f"{found.name}-with-preprocessing")

@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image
 
 from ._internal import finite
+from ._internal.tap import is_hooked
 from ._internal.validate import native_order, one_of, received
 from ._internal.warn import warn_caller
 from .anatomy.inputs import batch_preprocessing_of, check_batch, own_preprocessing, remember_preprocessing
@@ -168,7 +169,7 @@ class VisionTransformer(FastModel):
             UserWarning: The pixels of the first batch are not in the range that the model was trained with.
         """
         self.check_shape(images)
-        if not self.range_checked and concrete(images):
+        if not self.range_checked and concrete(images) and not is_hooked():
             self.range_checked = True
             warning = self._left_to_caller().range_warning(keras.ops.convert_to_numpy(images[:8]))
             if warning:

@@ -27,7 +27,7 @@ from .compat import load_pretrained as load_pretrained
 from .compat import validate_pretrained_top as validate_pretrained_top
 from .config import ViTConfig
 from .model import VisionTransformer
-from .opening import create, from_checkpoint
+from .opening import create
 from .preprocess.pixels import preprocess_inputs
 from .variants import CIFAR10, FACTORIES, VARIANTS
 
@@ -36,7 +36,6 @@ __all__ = [
     "VisionTransformer",
     "build",
     "build_model",
-    "from_checkpoint",
     "preprocess_inputs",
     "vit_b8",
     "vit_b16",
@@ -132,7 +131,7 @@ _I21K_I1K = "imagenet21k+imagenet2012"
 _CIFAR10 = """
 
     It is a hybrid (paper, section 3.1), trained from scratch on CIFAR-10, and nothing is downloaded. It takes images of
-    32 pixels and has ten classes, from airplane to truck. Use it for tests and to try things out. `docs/training.md`
+    32 pixels and has ten classes, from airplane to truck. Use it for tests and to try things out. `docs/checkpoints.md`
     says how it was trained, and how good it is."""
 
 vit_ti16: Factory = _factory("vit_ti16", f"augreg-{_I21K_I1K}-224")

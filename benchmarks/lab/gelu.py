@@ -1,10 +1,13 @@
 """Print how far the logits of ViT-Ti/16 are from the reference's: ours, and those of libraries with the exact GELU.
 
-KERAS_BACKEND=torch python -m benchmarks.lab.gelu PICTURES [--environments FOLDER]
+KERAS_BACKEND=torch python -m benchmarks.lab.gelu IMAGES [--libraries] [--environments FOLDER]
 
-PICTURES is a folder of images, for which our logits are the reference, or an .npz file of `image` (uint8) and of the
-`logits` that Google's code computed. The weights are downloaded, or found in VIT_KERAS_WEIGHTS. Each library gets the
-same pixels, in its environment of the benchmarks (`benchmarks/environments.py`), which is made if it is missing.
+IMAGES is a folder of images, or an .npz file of `image` (uint8) and of the `logits` that Google's code computed. For a
+folder, the reference is the forward pass of Google's code, computed here by NumPy in float64. The weights (23 MB) are
+downloaded, or found in VIT_KERAS_WEIGHTS. This takes half a minute.
+
+`--libraries` adds vit-keras 0.2, KerasHub and timm. Each gets the same pixels, in its environment of the benchmarks
+(`benchmarks/environments.py`): they are made if they are missing, which takes minutes, a network and 6.5 GB.
 """
 
 import argparse
@@ -20,6 +23,39 @@ from vit_keras.checkpoints.locate import fetch
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT))  # last: an environment may have another vit_keras
+
+
+def reference(weights, pixels):
+    """Return the logits by Google's definition (models_vit.py of google-research/vision_transformer), in float64."""
+    arrays = {name: array.astype("float64") for name, array in np.load(weights).items()}
+
+    def norm(x, name):
+        x = x - x.mean(axis=-1, keepdims=True)
+        x /= np.sqrt((x**2).mean(axis=-1, keepdims=True) + 1e-6)
+        return x * arrays[f"{name}/scale"] + arrays[f"{name}/bias"]
+
+    def dense(x, name, axes=1):
+        return np.tensordot(x, arrays[f"{name}/kernel"], axes) + arrays[f"{name}/bias"]
+
+    def gelu(x):
+        return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+    kernel = arrays["embedding/kernel"]
+    size, grid = len(kernel), pixels.shape[1] // len(kernel)
+    patches = pixels.reshape(-1, grid, size, grid, size, 3).swapaxes(2, 3).reshape(-1, grid**2, size, size, 3)
+    x = np.tensordot(patches, kernel, 3) + arrays["embedding/bias"]
+    x = np.concatenate([np.broadcast_to(arrays["cls"], (len(x), 1, x.shape[-1])), x], axis=1)
+    x += arrays["Transformer/posembed_input/pos_embedding"]
+    for n in range(sum(name.endswith("LayerNorm_0/scale") for name in arrays)):
+        block = f"Transformer/encoderblock_{n}"
+        y, inner = norm(x, f"{block}/LayerNorm_0"), f"{block}/MultiHeadDotProductAttention_1"
+        query, key, value = (dense(y, f"{inner}/{part}").swapaxes(1, 2) for part in ("query", "key", "value"))
+        scores = np.exp(query @ key.swapaxes(2, 3) / np.sqrt(query.shape[-1]))
+        heads = scores / scores.sum(axis=-1, keepdims=True) @ value
+        x = x + dense(heads.swapaxes(1, 2), f"{inner}/out", 2)
+        y = gelu(dense(norm(x, f"{block}/LayerNorm_2"), f"{block}/MlpBlock_3/Dense_0"))
+        x = x + dense(y, f"{block}/MlpBlock_3/Dense_1")
+    return dense(norm(x, "Transformer/encoder_norm")[:, 0], "head")
 
 
 def timm(weights, folder, pixels):
@@ -65,10 +101,11 @@ def main():
     from vit_keras.training.data.folder import images_in
 
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("pictures", type=Path)
+    parser.add_argument("images", type=Path)
+    parser.add_argument("--libraries", action="store_true")
     parser.add_argument("--environments", type=Path, default=ROOT / ".venv-benchmarks")
     given = parser.parse_args()
-    held = np.load(given.pictures) if given.pictures.is_file() else {"image": images_in(given.pictures)}
+    held = np.load(given.images) if given.images.is_file() else {"image": images_in(given.images)}
     weights = str(fetch("Ti_16/augreg-imagenet21k+imagenet2012-224"))
     ours, exact = vit_keras.open_model(weights), vit_keras.open_model(weights, mlp_activation="gelu")
     pixels = ours.preprocess(held["image"])
@@ -76,15 +113,15 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         np.save(f"{folder}/pixels.npy", pixels)
         vit_keras.save_weights(exact, f"{folder}/huggingface", format="huggingface")
-        for name, (environment, _) in LIBRARIES.items():
+        for name, (environment, _) in LIBRARIES.items() if given.libraries else ():
             command = [environments.make(environment, given.environments), __file__, name, weights, folder]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=os.environ | CLEAN)
             found[name] = np.load(f"{folder}/logits.npy")
-    reference = held.get("logits", found["ours"])
+    expected = held["logits"] if "logits" in held else reference(weights, pixels)
     print("| library | largest difference of a logit | images with another class |\n| --- | --- | --- |")
     for name, logits in found.items():
-        changed = np.sum(logits.argmax(axis=1) != reference.argmax(axis=1))
-        print(f"| {name} | {np.abs(logits - reference).max():.1e} | {changed} of {len(logits)} |")
+        changed = np.sum(logits.argmax(axis=1) != expected.argmax(axis=1))
+        print(f"| {name} | {np.abs(logits - expected).max():.1e} | {changed} of {len(logits)} |")
 
 
 if __name__ == "__main__":

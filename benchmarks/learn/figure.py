@@ -8,31 +8,40 @@ from __future__ import annotations
 import collections
 import math
 import os
-import textwrap
 from typing import Any, NamedTuple
 
-from ..figure import GREY, INK, LIGHT, STYLE
+from ..figure import ACCENT, LIGHT, STYLE
 from .data import TASKS
-from .suite import BUDGETS, CALL, OURS, RATES, key
+from .suite import BUDGETS, CALL, OURS, key
 
 ADAM = "Keras, Adam"
-BEST = f"{ADAM}, best of {len(RATES)} rates"
+BEST = f"{ADAM}, best rate"
 VERSIONS = ("keras", "torch", "timm", "transformers", "keras-hub", "scikit-learn")
-SCORES = {"single": "accuracy", "regression": "R²", "multi": "mean average precision"}
-COLOURS = {
-    OURS: "#0072B2",
-    CALL: "#000000",
-    ADAM: "#E69F00",
-    BEST: "#D55E00",
-    "timm, AdamW": "#009E73",
-    "transformers Trainer": "#CC79A7",
-    "KerasHub ImageClassifier": "#56B4E9",
+LOOKS = {
+    OURS: (ACCENT, "o"),
+    BEST: ("#D55E00", "s"),
+    "timm, AdamW": ("#009E73", "^"),
+    "transformers Trainer": ("#56B4E9", "v"),
 }
-_TICKS = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
-"""Seconds that are written at the axis."""
+"""What the figure shows, by color and mark."""
 
-MARKS = {"vit_keras linear_probe": "P", "vit_keras knn": "v", "scikit-learn on timm's features": "X"}
-MARKS["scikit-learn, cross-validated"] = "D"
+NAMES = [OURS, CALL, ADAM, *[*LOOKS][1:], "KerasHub ImageClassifier", "vit_keras linear_probe", "vit_keras knn"]
+NAMES += ["scikit-learn on timm's features", "scikit-learn, cross-validated"]
+"""The columns of the table."""
+
+TITLES = {
+    "flowers": "Flowers, 5 × 100 images",
+    "signs": "Sign-language digits, 10 × 100",
+    "cifar-5": "CIFAR-10, 10 × 5",
+    "cifar-25": "CIFAR-10, 10 × 25",
+    "cifar-100": "CIFAR-10, 10 × 100",
+    "cifar-1000": "CIFAR-10, 10 × 1,000",
+    "digits": "Handwritten digits, 10 × 50",
+    "tail": "Flowers, from 200 down to 8",
+    "numbers": "Sign-language digits as numbers (R²)",
+    "mosaic": "Mosaics, several labels (mean AP)",
+}
+"""What a reader calls a data set; without a remark, the score is the accuracy."""
 
 
 class Cell(NamedTuple):
@@ -57,7 +66,7 @@ def cells(rows: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Cell]]:
     }
     for contenders in made.values():
         rates = [cell for name, cell in contenders.items() if name.startswith(ADAM)]
-        if len(rates) == len(RATES):
+        if len(rates) > 1:
             contenders[BEST] = max(rates, key=lambda cell: cell.mean)
     order = [*BUDGETS, "none"]
     tasks = list(TASKS)
@@ -75,12 +84,11 @@ def table(rows: list[dict[str, Any]]) -> str:
     found = cells(rows)
     frozen = {data: contenders for (data, budget), contenders in found.items() if budget == "none"}
     trained = {place: contenders for place, contenders in found.items() if place[1] != "none"}
-    names = [*COLOURS, *MARKS]
-    lines = [["data set", "budget", *names], ["---"] * (2 + len(names))]
+    lines = [["data set", "budget", *NAMES], ["---"] * (2 + len(NAMES))]
     for (data, budget), contenders in (trained or found).items():
         known = {**frozen.get(data, {}), **contenders}
-        best = max((cell.mean for name, cell in known.items() if name in names), default=math.nan)
-        shown = [_shown(known.get(name), best) for name in names]
+        best = max((cell.mean for name, cell in known.items() if name in NAMES), default=math.nan)
+        shown = [_shown(known.get(name), best) for name in NAMES]
         lines.append([data, budget, *shown])
     last = {key(row): row for row in rows}.values()
     errors = collections.Counter((row["contender"], row["error"]) for row in last if "error" in row)
@@ -109,12 +117,13 @@ def describe(rows: list[dict[str, Any]]) -> str:
     )
 
 
-def draw(rows: list[dict[str, Any]], path: str | os.PathLike) -> None:
-    """Draw a panel for each data set: the score over the processor time, from the lowest to the highest seed.
+def draw(rows: list[dict[str, Any]], path: str | os.PathLike, budget: str = "30 s") -> None:
+    """Draw the scores within a budget: a row for each data set, a point for each contender, a line over its seeds.
 
     Args:
         rows: The results.
         path: Where to put the figure; its name says the format.
+        budget: The budget, if the results have it; otherwise their last one.
 
     Raises:
         ValueError: There is no result.
@@ -125,59 +134,24 @@ def draw(rows: list[dict[str, Any]], path: str | os.PathLike) -> None:
     from matplotlib import pyplot
 
     found = cells(rows)
-    names = list(dict.fromkeys(data for data, _ in found))
-    if not names:
+    if not found:
         raise ValueError("There are no results to draw.")
-    columns = min(3, len(names))
-    lines = math.ceil(len(names) / columns)
+    budget = budget if any(place[1] == budget for place in found) else [*found][-1][1]
+    sets = {data: each for (data, name), each in found.items() if name == budget}
     with pyplot.rc_context(STYLE):
-        size = (4.2 * columns + 0.4, 3.0 * lines + 1.5)
-        figure, axes = pyplot.subplots(lines, columns, figsize=size, squeeze=False)
-        for axis, data in zip(axes.flat, names):
-            _panel(axis, data, {budget: each for (name, budget), each in found.items() if name == data})
-        for axis in list(axes.flat)[len(names) :]:
-            axis.set_axis_off()
-        handles = dict(pair for axis in axes.flat for pair in zip(*reversed(axis.get_legend_handles_labels())))
-        order = [name for name in (*COLOURS, *MARKS) if name in handles]
-        caption = textwrap.fill(describe(rows), 62 * columns)
-        under = (0.14 * (1 + caption.count("\n")) + 0.08) / size[1]
-        low = under + 0.25 * -(-len(order) // 3) / size[1]
-        figure.legend([handles[name] for name in order], order, loc="lower center", ncol=3, bbox_to_anchor=(0.5, under))
-        figure.text(0.01, 0.005, caption, fontsize=7, color="#666666", va="bottom")
-        figure.tight_layout(rect=(0, low, 1, 1), w_pad=1.5)
-        figure.savefig(path, dpi=160)
+        figure, axis = pyplot.subplots(figsize=(7.2, 0.34 * len(sets) + 1.2), layout="constrained")
+        for name, (color, mark) in LOOKS.items():
+            points = [(each[name], y) for y, each in enumerate(sets.values()) if name in each]
+            for cell, y in points:
+                axis.plot([cell.low, cell.high], [y, y], color=color, linewidth=1.2, alpha=0.6)
+            means, places = [cell.mean for cell, _ in points], [y for _, y in points]
+            axis.plot(means, places, mark, color=color, label=name, zorder=3 + (name == OURS))
+        axis.set_yticks(range(len(sets)), [TITLES.get(data, data) for data in sets])
+        axis.set_ylim(len(sets) - 0.5, -0.5)
+        axis.set_xlabel(f"score in percent after {budget} of processor time")
+        axis.spines[["top", "right", "left"]].set_visible(False)
+        axis.tick_params(length=0)
+        axis.grid(color=LIGHT, linewidth=0.8)
+        figure.legend(loc="outside lower center", ncol=4)
+        figure.savefig(path, dpi=200)
         pyplot.close(figure)
-
-
-def _panel(axis: Any, data: str, budgets: dict[str, dict[str, Cell]]) -> None:
-    for name, colour in COLOURS.items():
-        line = sorted((each[name] for budget, each in budgets.items() if budget != "none" and name in each), key=_time)
-        if not line:
-            continue
-        x, mean = [cell.seconds for cell in line], [cell.mean for cell in line]
-        front = name == OURS
-        axis.fill_between(x, [c.low for c in line], [c.high for c in line], color=colour, alpha=0.18, linewidth=0)
-        style = {"linewidth": 2.2 if front else 1.4, "markersize": 4.5 if front else 3.5, "zorder": 3 if front else 2}
-        axis.plot(x, mean, "o-", color=colour, label=name, **style)
-    for name, mark in MARKS.items():
-        if cell := budgets.get("none", {}).get(name):
-            axis.errorbar(
-                cell.seconds, cell.mean, [[cell.mean - cell.low], [cell.high - cell.mean]], fmt=mark, color=INK,
-                markerfacecolor=LIGHT, markersize=6, elinewidth=0.8, label=name, linestyle="none",
-            )  # fmt: skip
-    task = TASKS[data]
-    axis.set_xscale("log")
-    left, right = axis.get_xlim()
-    axis.set_xticks([], minor=True)
-    axis.set_xticks(shown := [second for second in _TICKS if left <= second <= right], [f"{n:g}" for n in shown])
-    axis.set_title(data, loc="left")
-    axis.set_ylabel(f"{SCORES[task.kind]}, %")
-    axis.set_xlabel("processor time, s")
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.grid(color="#E6E6E6", linewidth=0.8)
-    axis.tick_params(length=0, colors=GREY)
-    axis.set_ylim(bottom=max(axis.get_ylim()[0], -5))
-
-
-def _time(cell: Cell) -> float:
-    return cell.seconds

@@ -11,15 +11,15 @@ from vit_keras import checkpoints
 from vit_keras.checkpoints import families, registry
 from vit_keras.checkpoints.augreg import AUGREG_ADAPTED, AUGREG_AUGMENTATIONS, AUGREG_MODELS
 
-INDEX = """# Checkpoints
+INDEX = """# Published checkpoints
 
-`open_model` and `from_checkpoint` take the name of a published file, or any file that you have. The tables below are
+`open_model` takes the name of a published file, or any file that you have. The tables below are
 made from the tables that the package itself reads. Click on a column to sort a table, and type a word to filter it.
 
 ::::{{grid}} 1 2 2 2
 :gutter: 3
 
-:::{{grid-item-card}} Load any weight file
+:::{{grid-item-card}} Open any checkpoint
 :link: ../checkpoints
 :link-type: doc
 Formats, families, offline use, what is adapted, what is written.
@@ -53,7 +53,7 @@ On the command line, `vit-keras models dinov2` lists them and `vit-keras inspect
 ```{{toctree}}
 :hidden:
 
-Load any weight file <../checkpoints>
+Open any checkpoint <../checkpoints>
 families
 published
 tried
@@ -85,7 +85,7 @@ html_theme.sidebar_secondary.remove: true
 ---
 # Choose a model
 
-Pass a name to `open_model` or `from_checkpoint`. The file is downloaded once and verified. On the command line,
+Pass a name to `open_model`. The file is downloaded once and verified. On the command line,
 `vit-keras models --max-mb 30 --sort top1 --license apache-2.0 --task classify` selects models like the filters below.
 
 ## Which one for …?
@@ -118,7 +118,7 @@ are not listed, but follow this grammar:
 | fine-tuned on | {adapted} |
 
 The file name is enough to open one, such as
-`from_checkpoint("augreg/Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0--imagenet2012-steps_20k-lr_0.03-res_224.npz")`.
+`open_model("augreg/Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0--imagenet2012-steps_20k-lr_0.03-res_224.npz")`.
 """
 
 CHOICES = (

@@ -5,12 +5,11 @@ import warnings
 
 import numpy as np
 import pytest
-from family_files import load, run, write, write_safetensors
+from family_files import load, run, write
 
-from vit_keras import checkpoints, from_checkpoint, vit
+from vit_keras import checkpoints, from_checkpoint
 from vit_keras.checkpoints import assumptions, timm_models
 from vit_keras.checkpoints.families import FAMILIES
-from vit_keras.checkpoints.families.rules import POSITIONS
 from vit_keras.checkpoints.weights import Weights
 
 BASE = {
@@ -44,14 +43,6 @@ def test_the_architecture_beside_a_file_decides(tmp_path):
         warnings.simplefilter("error")
         model = from_checkpoint(beside(tmp_path, "timm_vit", TINY))
     assert_exact(model, load("timm_vit"))
-    assert model.load_report.assumed == {}
-
-
-def test_a_gated_dinov2_has_silu_whatever_its_config_json_says(tmp_path):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        model = from_checkpoint(write(load("hf_dinov2_swiglu"), tmp_path))
-    assert model.config.mlp_activation == "silu"
     assert model.load_report.assumed == {}
 
 
@@ -102,12 +93,6 @@ def test_what_timm_computes_otherwise_than_the_authors(tmp_path):
 # --- the config.json of transformers ------------------------------------------------------------------------------
 
 
-def test_the_gate_of_dinov3_has_its_own_activation(tmp_path):
-    config = load("hf_dinov3_gated").meta["config"]
-    path = beside(tmp_path, "hf_dinov3_gated", config, hidden_act="gelu")
-    assert Weights(path).architecture["mlp_activation"] == "gelu"
-
-
 def test_what_config_json_leaves_out_is_what_transformers_takes(tmp_path):
     path = beside(tmp_path, "hf_clip_vision", {"model_type": "clip_vision_model", "num_attention_heads": 2})
     found = Weights(path).architecture
@@ -132,13 +117,6 @@ def test_a_field_that_is_not_known(tmp_path):
     path = beside(tmp_path, "hf_vit", load("hf_vit").meta["config"], window_size=7)
     with pytest.warns(UserWarning, match="not used: window_size"):
         Weights(path)
-
-
-def test_another_librarys_config_json(tmp_path):
-    """OpenAI's and open_clip's files lie beside it in the same repositories; to timm's it says nothing."""
-    config = {"model_type": "clip_vision_model", "num_attention_heads": 2, "layer_norm_eps": 1e-3}
-    assert Weights(beside(tmp_path / "a", "open_clip_tower", config)).architecture["epsilon"] == 1e-3
-    assert Weights(beside(tmp_path / "b", "timm_vit", config)).architecture.get("epsilon", 1e-6) == 1e-6
 
 
 @pytest.mark.parametrize("case", ["hf_siglip_classifier", "hf_clip_classifier"])
@@ -170,47 +148,6 @@ def test_models_that_disagree_are_named():
     found = assumed(pooling="gap")
     assert found.fields["num_heads"] == 12
     assert "16 in vit_base_patch16_gap_224" in found.doubts["num_heads"]
-
-
-def test_models_of_the_same_depth_come_first():
-    wide = {"hidden_size": 512, "mlp_dim": 2048, "registers": 4, "pooling": "gap", "final_norm": "pooled"}
-    wide |= {"layer_scale": 1e-5}
-    depths = [{m.num_layers for m in timm_models.alike({**BASE, **wide, "num_layers": n}, "timm")} for n in (12, 20, 2)]
-    assert depths == [{12}, {20}, {12, 20}]
-
-
-def test_what_a_family_asks_for_is_asked():
-    found = assumed("timm-clip", pre_norm=True, patch_bias=False)
-    assert "mlp_activation" not in found.fields
-    assert found.fields["num_heads"] == 12
-
-
-def test_arrays_of_models_that_cannot_be_built_alone(monkeypatch):
-    model = timm_models.models()["vit_tiny_patch16_224"]._replace(refused="it is odd")
-    monkeypatch.setattr(timm_models, "models", lambda: {model.name: model})
-    with pytest.raises(ValueError, match="vit_tiny_patch16_224.*it is odd"):
-        assumed(hidden_size=192, mlp_dim=768)
-
-
-def test_norms_after_the_attention_are_assumed_of_the_one_model_with_such_arrays():
-    assert assumed(pooling="gap", qkv_bias=False, final_norm="pooled").fields["post_norm"] is True
-
-
-def test_deit3_and_rope_vit_with_a_table_have_the_same_arrays():
-    found = assumed("deit3", position_prefix=False, layer_scale=1e-5)
-    assert "rope_theta" not in found.fields
-    assert "100.0 in vit_base_patch16_rope_ape_224" in found.doubts["rope_theta"]
-
-
-def test_nothing_is_assumed_of_what_is_known():
-    found = assumed(known={"num_heads": 4, "mlp_activation": "relu", "epsilon": 1e-3})
-    assert found == assumptions.NOTHING
-
-
-def test_a_width_that_nobody_published():
-    assert assumed(hidden_size=100) == ({}, OPEN, dict.fromkeys(OPEN, ""), None)
-    assert set(assumed(hidden_size=100, num_heads=4).doubts) == {*OPEN[1:]}  # the arrays show them
-    assert set(assumed(hidden_size=100, pooling="gap").doubts) == {*OPEN[:3]}
 
 
 def family_and_shown(model):
@@ -280,34 +217,6 @@ def test_a_doubt_is_a_warning(two_models):
     assert "num_heads=2" in str(model.load_report)
 
 
-@pytest.mark.parametrize(
-    ("options", "wrong"),
-    [
-        ({"post_norm": True}, {"post_norm"}),
-        ({"activation": "softmax"}, {"activation"}),
-        ({"pre_norm": True, "final_norm": None}, {"pre_norm", "final_norm"}),
-        ({"merge_tokens": 2, "representation_size": 24}, {"merge_tokens"}),
-    ],
-)
-def test_what_keras_own_file_does_not_store_is_assumed(options, wrong, tmp_path):
-    model = vit.build_model(32, 8, 1, 64, 2, "small", 64, classes=5, **options)
-    model.save_weights(tmp_path / "a.weights.h5")
-    with warnings.catch_warnings():  # a file of a usual model is none to warn about
-        warnings.simplefilter("error", UserWarning)
-        again = from_checkpoint(tmp_path / "a.weights.h5", num_heads=2)
-    found = again.load_report.assumed
-    assert {field for field in found if found[field] != getattr(model.config, field)} == wrong
-    assert ("representation_size" in found) is ("representation_size" not in options)  # whose arrays show it
-    model.save(tmp_path / "a.keras")
-    assert from_checkpoint(tmp_path / "a.keras").load_report.assumed == {}
-
-
-def test_authors_names_may_be_any_models(two_models):
-    arrays = Weights(two_models, family="timm").architecture
-    assert "named otherwise" in assumptions.assume(FAMILIES["deit3"], arrays, {}).others
-    assert assumptions.assume(FAMILIES["deit3"], arrays, {}, is_named=True).others is None
-
-
 def test_no_assumption_of_what_the_caller_says(two_models):
     with pytest.warns(UserWarning) as caught:
         model = from_checkpoint(two_models, num_heads=4)
@@ -330,19 +239,3 @@ def test_what_is_assumed_of_hugging_faces_file(tmp_path):
 
 
 # --- rows of registers in the table of positions ------------------------------------------------------------------
-
-
-def with_rows(tmp_path, rows):
-    arrays = load("timm_vit_reg1_gap").state_dict()
-    table = arrays["pos_embed"]
-    arrays["pos_embed"] = np.resize(table, (1, rows, table.shape[2]))
-    arrays["reg_token"] = np.resize(arrays["reg_token"], (1, 4, table.shape[2]))
-    return write_safetensors(tmp_path / "rows.safetensors", arrays)
-
-
-@pytest.mark.parametrize(("rows", "expected"), [(16, False), (20, True)])
-def test_rows_of_registers_are_seen(rows, expected, tmp_path):
-    weights = Weights(with_rows(tmp_path, rows))
-    assert weights.shapes[POSITIONS][1] == rows
-    assert weights.architecture["register_positions"] is expected
-    assert weights.positions == 16

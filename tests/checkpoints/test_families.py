@@ -154,15 +154,6 @@ def test_models_of_kecam_that_compute_more_are_refused(extra, tmp_path):
         from_checkpoint(path, num_heads=2, strict=False)
 
 
-def test_a_file_that_may_be_an_eva_of_kecam_is_doubted(tmp_path):
-    """Its names are those of a ViT, and its head reads the mean of the patches."""
-    path = write_kecam("eva", tmp_path / "a.h5")
-    with pytest.warns(UserWarning, match="pooling='token'.*kecam-gap") as caught:
-        model = from_checkpoint(path, num_heads=2)
-    assert "pooling" in model.load_report.assumed
-    assert "config.json" not in str(caught[0].message)  # kecam writes none
-
-
 # --- KerasHub: folders and files that it saved (tests/data/keras_hub/make.py) ------------------------------------
 
 KERAS_HUB = DATA / "keras_hub"
@@ -246,13 +237,6 @@ def test_outputs_of_other_backbones_are_those_of_keras_hub(case, towers):
         np.testing.assert_allclose(run(model, images_for(model)), expected, rtol=0, atol=tolerance(expected))
 
 
-def test_bicubic_without_antialiasing_of_keras_hub_is_a_warning(towers):
-    with pytest.warns(UserWarning, match="'bicubic' without antialiasing"):
-        model = from_checkpoint(towers / "deit")
-    assert model.preprocessing.interpolation == "bicubic_antialias" and model.preprocessing.image_size == (12, 16)
-    np.testing.assert_allclose(model.preprocessing.mean, [0.4] * len(model.preprocessing.mean))
-
-
 @pytest.mark.parametrize(
     "file, entry, value, error",
     [
@@ -278,33 +262,10 @@ def test_a_whole_model_of_keras_hub_is_read_as_weights(towers):
     assert describe.describe(towers / "deit-gap.keras")["problem"] is None
 
 
-def test_a_whole_model_of_keras_hub_keeps_its_preprocessing_next_to_another_file(towers, tmp_path):
-    converter = {"config": {"image_size": [12, 16], "scale": 1 / 51, "offset": -2}}
-    with zipfile.ZipFile(towers / "deit-gap.keras") as old, zipfile.ZipFile(tmp_path / "x.keras", "w") as new:
-        for name in old.namelist():
-            text = old.read(name)
-            if name == "config.json":
-                config = json.loads(text)
-                config["config"]["preprocessor"] = {"config": {"image_converter": converter}}
-                text = json.dumps(config)
-            new.writestr(name, text)
-    (tmp_path / "preprocessor_config.json").write_text('{"image_mean": 0.5, "image_std": 0.5, "size": 24}')
-    assert open_model(tmp_path / "x.keras").preprocessing.mean == pytest.approx((0.4, 0.4, 0.4))
-
-
 def test_the_activation_of_keras_hub_may_be_a_function():
     activation = keras.saving.serialize_keras_object(keras.activations.gelu)
     config = {"image_shape": [32, 32, 3], "layer_norm_epsilon": 1e-6, "intermediate_activation": activation}
     assert keras_hub_json.fields({"config": config}, {})["mlp_activation"] == "gelu"
-
-
-@pytest.mark.parametrize(
-    "config", [{"registered_name": ["x"], "config": {}}, {"config": {"backbone": 3}}, {"config": 3}]
-)
-def test_a_strange_configuration_beside_weights_of_keras_hub(config, towers, tmp_path):
-    shutil.copy(towers / "dinov2" / "model.weights.h5", tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    assert from_checkpoint(tmp_path).config.hidden_size == 8
 
 
 def test_pooling_of_keras_hub_that_no_model_here_has(towers, tmp_path):

@@ -98,14 +98,6 @@ def square_with_or_without_a_class_row(family, side):
     assert not read(shapes, family, usual={"position_prefix": False, "register_positions": False}).warning
 
 
-def test_two_by_eight_for_such_images_is_a_warning():
-    shapes = {POSITIONS: (1, 17, 8), "cls": (1, 1, 8)}
-    table = read(shapes, family_named("google"), wanted=(2, 8))
-    assert table.grid == (2, 8)
-    assert "source_grid=(2, 8) or source_grid=(4, 4)" in table.warning
-    assert read(shapes, family_named("google"), wanted=(2, 8), stated=(4, 4)).grid == (4, 4)  # to be resampled
-
-
 # --- against the originals ---------------------------------------------------------------------------------------
 
 
@@ -126,17 +118,6 @@ def test_rectangle_alone_with_source_grid(name, tmp_path, strict):
     # The original of DINOv2 reads the table as a square, whatever the images are.
     options = {"image_size": golden.inputs.shape[1:3]} if name == "hf_dinov2" else {"source_grid": grid}
     model = from_checkpoint(write(golden, tmp_path, config=False), **RECTANGLES[name], **options)
-    assert_is_original(model, golden)
-
-
-@pytest.mark.parametrize("name", matrix(sorted(set(RECTANGLES) - {"hf_dinov2"}), ["timm_vit", "timm_deit3"]))
-@ASSUMED
-def test_rectangle_alone_for_images_of_its_size(name, tmp_path):
-    golden, _ = of(name)
-    with pytest.warns(UserWarning, match=r"Pass source_grid=\("):
-        model = from_checkpoint(
-            write(golden, tmp_path, config=False), **RECTANGLES[name], image_size=golden.inputs.shape[1:3]
-        )
     assert_is_original(model, golden)
 
 

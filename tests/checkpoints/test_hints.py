@@ -1,6 +1,5 @@
 """Warnings of checkpoints point to the user's own line, from however deep inside the package they come."""
 
-import json
 import warnings
 
 import numpy as np
@@ -53,24 +52,3 @@ def test_a_warning_points_to_the_caller(warn, tmp_path):
         warn(tmp_path)
     found = [warning for warning in caught if warning.category is UserWarning]
     assert [warning.filename for warning in found] == [__file__]
-
-
-def test_a_preprocessing_beside_a_file_that_stores_its_own_is_not_read(tmp_path):
-    path = tmp_path / "model.safetensors"
-    checkpoints.save_weights(vit.build_model(32, 8, 1, 64, 2, "small", 64, classes=2), path)
-    (tmp_path / "preprocessor_config.json").write_text('{"image_mean": "x"}')
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        from_checkpoint(path)
-
-
-def test_a_preprocessing_beside_the_config_of_another_model_is_not_read(tmp_path):
-    path = write(load("hf_vit"), tmp_path)
-    usual = from_checkpoint(path).preprocessing
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "preprocessor_config.json").write_text('{"image_mean": [0.1, 0.2, 0.3]}')
-    assert from_checkpoint(path).preprocessing.mean == (0.1, 0.2, 0.3)
-    (tmp_path / "config.json").write_text(json.dumps({**config, "hidden_size": 999}))
-    with pytest.warns(UserWarning, match=r"config.json is not used, nor preprocessor_config.json next to it: .* size"):
-        found = from_checkpoint(path, num_heads=config["num_attention_heads"])
-    assert found.preprocessing.mean == usual.mean

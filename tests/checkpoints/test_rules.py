@@ -122,11 +122,6 @@ def test_rules_of_the_layers_of_torch():
     assert by_name(array("cls", "cls", op=rules.TOKENS)) == {"cls": (("cls",), rules.TOKENS)}
 
 
-@pytest.mark.parametrize("make", [linear, joined, conv, norm, array])
-def test_options_reach_each_rule(make):
-    assert {rule.beside for rule in make("theirs", "ours", beside="other")} == {"other"}
-
-
 def test_a_packed_gated_mlp_is_recognized_by_its_shapes():
     is_packed = rules.packed("wide", "narrow")
     for wide, narrow, expected in [
@@ -138,13 +133,6 @@ def test_a_packed_gated_mlp_is_recognized_by_its_shapes():
         (None, None, False),
     ]:
         assert is_packed({"wide": wide, "narrow": narrow}.get) is expected
-
-
-def test_axes_are_counted():
-    assert rules.axes("a", 2)({"a": (1, 2)}.get)
-    assert not rules.axes("a", 3)({"a": (1, 2)}.get)
-    assert not rules.axes("b", 2)({"a": (1, 2)}.get)
-    assert rules.axes("b", 0)({"a": (1, 2)}.get)
 
 
 # --- the prefix and the family of a file --------------------------------------------------------------------------
@@ -170,24 +158,6 @@ def test_axes_are_counted():
 )
 def test_prefix_of_the_names_of_a_file(names, expected):
     assert family(detect=("cls", "pos"), absent=("dist",)).prefix(names) == expected
-
-
-def test_detect_knows_alternatives():
-    either = family(detect=("cls|token", "pos|grid"))
-    assert either.prefix(["m.token", "m.grid"]) == "m."
-    assert either.prefix(["m.cls", "m.grid"]) == "m."
-    assert either.prefix(["m.cls", "m.norm"]) is None
-    assert either.prefix(["m.pos"]) is None
-
-
-def test_marks_may_be_outside_of_the_prefix():
-    marked = family(marks=("head|fc", "scale"))
-    assert marked.prefix(["m.cls"]) == "m."
-    assert marked.prefix(["m.cls"], marked=True) is None
-    assert marked.prefix(["m.cls", "m.head"], marked=True) is None
-    assert marked.prefix(["m.cls", "fc", "m.scale"], marked=True) == "m."
-    assert marked.prefix(["m.cls", "m.fc", "scale"], marked=True) == "m."
-    assert marked.prefix(["m.cls", "other.fc", "scale"], marked=True) is None
 
 
 def test_family_of_a_file():
@@ -222,12 +192,6 @@ def test_numbers_in_names():
         "block_11/head_3/bias": ("m.layers.12.heads.3.bias", None),
     }
     assert (found.unknown, found.ignored, found.doubled, found.told) == ((), (), (), {})
-
-
-def test_names_that_only_resemble_a_pattern_are_unknown():
-    small = family(array("cls", "cls"), array("a.{i}.b", "a_{i}"))
-    names = ["cls", "axb.0.b", "a.0xb", "a.x.b", "a.0.b.c", "a.-1.b", "xa.0.b"]
-    assert named(dict.fromkeys(names, (1,)), small).unknown == tuple(names[1:])
 
 
 def test_the_first_rule_that_fits_is_used():
@@ -285,12 +249,6 @@ def test_two_arrays_for_one_weight_are_reported():
     assert found.doubled == ("cls",), "parts that are left out are not weights"
     assert found.parts["cls"].source == "token"
     assert found.parts["pos"].index == 0
-
-
-def test_what_an_array_implies():
-    small = family(array("cls", "cls", implied={"a": 1, "b": 1}), array("pos", "pos", implied={"b": 2}))
-    assert named({"cls": (1,), "pos": (1,)}, small).told == {"a": 1, "b": 2}
-    assert named({"cls": (1,), "pos": (0,)}, small).told == {"a": 1, "b": 1}, "an empty array implies nothing"
 
 
 def test_stacked_arrays_hold_a_weight_of_each_block():
@@ -378,11 +336,6 @@ def test_another_prefix_can_be_written():
     }
 
 
-def test_arrays_are_contiguous():
-    file = rules.Arrays(family(array("w", "w", op=rules.TRANSPOSED)), Weights(w=numbered(2, 3)), 2)
-    assert file["w"].flags.c_contiguous
-
-
 def test_weights_without_a_name_are_listed():
     file = rules.Arrays(family(*WRITTEN), weights(pos=numbered(1), **{"block_2/q": numbered(4, 4)}), 2)
     assert file.unnamed == ("pos", "block_2/q")
@@ -394,11 +347,6 @@ def test_the_first_rule_with_all_its_weights_is_written():
     file = rules.Arrays(small, weights(**{"block_2/q": numbered(4, 4), "other_0": numbered(1)}), 2)
     assert {*file} == {"cls", "blocks.1.qk", "blocks.2.qk", "q.2"}
     assert file.unnamed == ("other_0",), "its name is taken"
-
-
-def test_an_array_is_written_only_with_another_weight():
-    small = family(array("bias.{i}", "block_{i}/q", beside="block_{i}/gate"))
-    assert {*rules.Arrays(small, weights(**{"block_1/gate": numbered(1)}), 2)} == {"bias.1"}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import functools
 import importlib.util
 import json
 import random
-import re
 import shutil
 import subprocess
 import sys
@@ -26,7 +25,6 @@ from hub import served
 from support import ASSUMED, ROOT
 
 from vit_keras import anatomy, checkpoints, from_checkpoint, vit
-from vit_keras.checkpoints.architecture import complete
 from vit_keras.checkpoints.families import FAMILIES
 from vit_keras.checkpoints.loading import open_source
 from vit_keras.checkpoints.weights import Weights
@@ -136,31 +134,6 @@ def test_files_of_pytorch(name, tmp_path):
     assert_same_arrays(found, expected)
 
 
-@needs_torch
-def test_dinos_file_of_teacher_and_student(tmp_path):
-    import torch
-
-    state = {n: torch.from_numpy(np.array(a)) for n, a in load("dino_original").state_dict().items()}
-
-    def network(factor, prefix=""):
-        head = {"head.mlp.0.weight": torch.ones(4, 64), "head.last_layer.weight_v": torch.ones(8, 4)}
-        return {
-            f"{prefix}{n}": a * factor for n, a in {**{f"backbone.{n}": a for n, a in state.items()}, **head}.items()
-        }
-
-    path = tmp_path / "dino_checkpoint.pth"
-    torch.save({"student": network(2, "module."), "teacher": network(1), "epoch": 3}, path)
-    expected = reference(load("dino_original"), tmp_path)
-
-    teacher = Weights(path)
-    assert teacher.family.name == "dino"
-    assert_same_arrays(teacher, expected)
-    student = Weights(path, key="student")
-    np.testing.assert_array_equal(student["cls"], 2 * expected["cls"])
-    with pytest.raises(ValueError, match="'model'.*key='teacher'"):
-        Weights(path, key="model")
-
-
 @pytest.mark.parametrize("name", ["hf_vit", "timm_vit", "open_clip", "hf_dinov2_reg"])
 def test_files_in_pieces(name, tmp_path):
     golden = load(name)
@@ -179,17 +152,6 @@ def test_files_in_pieces(name, tmp_path):
     (place / "model-00002-of-00003.safetensors").unlink()
     with pytest.raises(FileNotFoundError, match="needs model-00002-of-00003.safetensors"):
         Weights(place)
-
-
-@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_a_header_as_long_as_the_mark_of_a_pickle(protocol, folder):
-    """Its length, 640 + 256 n bytes, comes first in a safetensors file, and so do these bytes in a pickle."""
-    plain = folder("timm_vit").read_bytes()
-    length = int.from_bytes(plain[:8], "little")
-    longer = (protocol << 8 | 0x80) + 0x10000
-    path = folder("timm_vit")
-    path.write_bytes(longer.to_bytes(8, "little") + plain[8 : 8 + length].ljust(longer) + plain[8 + length :])
-    assert Weights(path).shapes == Weights(folder("timm_vit")).shapes
 
 
 def test_a_folder_of_hugging_face(folder):
@@ -258,31 +220,6 @@ def test_every_other_family_is_refused_or_has_the_same_names(name, tmp_path):
         alike = family is own.family or any({family.name, own.family.name} <= group for group in ALIKE)
         assert alike, f"{own.family.name} is read as {family.name}"
         assert forced.shapes == own.shapes, family.name
-
-
-# family: (a golden case, the name of an array that its files have more, beginnings of names that they have not)
-UNBUILT = {
-    "huggingface-intern-6b": ("hf_internvl", "encoder.layer.0.attention.q_norm.weight", ()),
-    "huggingface-aimv2": ("hf_siglip_vision", "encoder.layers.0.rms_norm1.weight", ()),
-    "huggingface-mlcd": ("hf_clip_vision", "class_pos_emb", ("embeddings.position_embedding.weight",)),
-    "huggingface-xclip": ("hf_clip_vision", "encoder.layers.0.message_fc.weight", ()),
-    "huggingface-yolos": ("hf_vit", "vit.embeddings.detection_tokens", ()),
-    "huggingface-vitpose": ("hf_vit", "vit.encoder.layer.0.mlp.fc1.weight", ("vit.embeddings.cls_token",)),
-    "huggingface-videomae": ("hf_vit", "fc_norm.weight", ("vit.embeddings.cls", "vit.embeddings.position")),
-}
-
-
-@pytest.mark.parametrize("family", UNBUILT)
-def test_a_relative_that_cannot_be_built_is_refused_with_the_reason(family, tmp_path):
-    golden, more, absent = UNBUILT[family]
-    arrays = {n: a for n, a in load(golden).state_dict().items() if not n.startswith(absent or "\0")}
-    path = write_safetensors(tmp_path / "model.safetensors", {**arrays, more: np.zeros((1, 4), np.float32)})
-    with pytest.raises(ValueError, match=re.escape(FAMILIES[family].refused)):
-        Weights(path)
-
-
-def test_every_unbuilt_family_of_hugging_face_has_a_case():
-    assert set(UNBUILT) == {name for name, f in FAMILIES.items() if f.refused and name.startswith("huggingface")}
 
 
 @pytest.mark.parametrize("family", [None, "timm", "sam-encoder"])
@@ -409,13 +346,6 @@ def test_unknown_arrays_are_named_and_left_out_on_demand(folder):
     assert Weights(path, strict=False).ignored == ("blocks.0.adapter.weight",)
 
 
-def test_integers_are_numbers(folder):
-    arrays = {n: (a * 100).astype(np.int64) for n, a in load("timm_vit").state_dict().items()}
-    found = Weights(folder("timm_vit", arrays))
-    assert found["cls"].dtype == np.float32
-    np.testing.assert_array_equal(found["cls"], arrays["cls_token"].astype(np.float32))
-
-
 @pytest.mark.parametrize("strict", [True, False])
 def test_quantized_weights_are_not_read_without_their_scales(strict, tmp_path):
     model = vit.build_model(32, 8, 1, 32, 2, "tiny", 64, classes=10)
@@ -449,33 +379,9 @@ def test_values_that_are_no_numbers_are_loaded_with_a_warning(value, folder):
     assert model.load_report.not_finite == ("Transformer/encoder_norm/bias",)
 
 
-def test_a_shape_of_more_than_there_is(folder):
-    path = folder("timm_vit")
-    data = path.read_bytes()
-    assert data.count(b'"shape": [1, 1, 64]') == 1
-    path.write_bytes(data.replace(b'"shape": [1, 1, 64]', b'"shape":[1,1,9**9]'))
-    with pytest.raises(ValueError, match="model.safetensors"):
-        Weights(path)
-    path.write_bytes(data.replace(b'"shape": [1, 1, 64]', b'"shape":[9, 99,999]'))
-    with pytest.raises(ValueError, match=r"damaged .*\(9, 99, 999\)"):
-        Weights(path)
-
-
 def small_model(**options):
     options = {"image_size": 64, "classes": 10, "dropout": 0.0, **options}
     return vit.build_model(patch_size=16, num_layers=2, hidden_size=32, num_heads=2, name="mu", mlp_dim=64, **options)
-
-
-def test_damage_deep_in_an_npz(google_npz):
-    path = google_npz()
-    model = from_checkpoint(path)
-    before = snapshot(model)
-    data = bytearray(path.read_bytes())
-    data[data.index(b"PK\x01\x02") - 2] ^= 1  # in the last value of the last member
-    path.write_bytes(data)
-    with pytest.raises(ValueError, match="CRC|checksum"):
-        checkpoints.load_weights(model, path)
-    assert_unchanged(model, before)
 
 
 @needs_torch
@@ -509,10 +415,6 @@ def test_heads_that_nothing_tells(folder):
 def test_heads_that_cannot_be(heads, folder):
     with pytest.raises(ValueError, match="num_heads .* 64: one of 1, 2, 4, 8"):
         from_checkpoint(folder("timm_vit"), num_heads=heads)
-
-
-def test_heads_may_be_any_integer(folder):
-    assert from_checkpoint(folder("timm_vit"), num_heads=np.int64(2)).config.num_heads == 2
 
 
 @pytest.mark.parametrize("name", ["timm_clip", "hf_clip_vision"])
@@ -609,18 +511,6 @@ def test_config_json_of_another_model_is_not_used(other, folder):
     assert model.config.epsilon == 1e-12
 
 
-def test_config_json_with_a_byte_order_mark(folder):
-    path = folder(config=b"\xef\xbb\xbf" + json.dumps(hf_config()).encode())
-    assert Weights(path).architecture["num_heads"] == 2
-
-
-@pytest.mark.parametrize(
-    "labels", [["a", "b"], {"a": "b"}, "cat", 7, {"0": "one of five"}, {str(n): None for n in range(5)}], ids=str
-)
-def test_labels_that_are_not_those_of_the_head(labels, folder):
-    assert Weights(folder(config=hf_config(id2label=labels))).labels is None
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -662,27 +552,6 @@ def test_your_own_file_under_a_published_name_is_not_the_published_one(tmp_path)
 
 def metadata(**settings):
     return {"format": "pt", "vit_keras": json.dumps(settings)}
-
-
-def test_hints_in_their_order(tmp_path, folder):
-    config = hf_config(num_attention_heads=4, layer_norm_eps=1e-3)
-    only_family = complete(Weights(folder()).architecture, FAMILIES["huggingface"], {"num_heads": 1})
-    assert only_family["epsilon"] == 1e-12
-
-    with_config = Weights(folder(config=config))
-    assert (with_config.architecture["num_heads"], with_config.architecture["epsilon"]) == (4, 1e-3)
-
-    published = checkpoints.available(name="google/vit-base-patch16-224")
-    entry = (published or checkpoints.available(family="huggingface"))[0]
-    entry = type(entry)(**{**vars(entry), "options": {"num_heads": 8}})
-    registered = Weights(folder(config=config), published=entry)
-    assert (registered.architecture["num_heads"], registered.architecture["epsilon"]) == (8, 1e-3)
-
-    said = metadata(config={"num_heads": 2})
-    saved = Weights(folder(config=config, metadata=said), published=entry)
-    assert (saved.architecture["num_heads"], saved.architecture["epsilon"]) == (2, 1e-3)
-
-    assert complete(saved.architecture, saved.family, {"num_heads": 1})["num_heads"] == 1
 
 
 @pytest.mark.parametrize(
@@ -790,16 +659,6 @@ def test_other_numerics_are_a_warning(tmp_path):
         checkpoints.load_weights(from_checkpoint(path, **golden.options, pooling="token"), path)
 
 
-def test_other_numerics_of_the_root_of_a_resnet_are_a_warning(tmp_path):
-    sizes = (32, 2, 1, 64, 2, "root", 64)
-    model = vit.build_model(*sizes, classes=3, resnet=(), resnet_numerics="timm")
-    with pytest.warns(UserWarning, match="does not store .*resnet_numerics='timm'"):
-        checkpoints.save_weights(model, tmp_path / "root.npz")
-    checkpoints.save_weights(model, tmp_path / "root.safetensors", "timm")
-    with pytest.warns(UserWarning, match="was made for resnet_numerics='timm'"):
-        checkpoints.load_weights(vit.build_model(*sizes, classes=3, resnet=()), tmp_path / "root.safetensors")
-
-
 def test_numerics_of_the_attention_pooling_are_a_warning(tmp_path):
     sizes, options = (32, 8, 1, 64, 2, "map", 64), {"classes": 3, "pooling": "map", "class_token": True}
     model = vit.build_model(*sizes, map_heads=4, map_prefix=False, **options)
@@ -852,16 +711,6 @@ def test_the_models_around_a_vit_get_its_classes(tmp_path):
     assert anatomy.class_names(around) == ("frog", "newt") and anatomy.class_names(with_head) == ("cat", "dog")
     around.save(tmp_path / "around.keras")
     assert anatomy.class_names(keras.saving.load_model(tmp_path / "around.keras")) == ("frog", "newt")
-
-
-def test_a_guess_of_heads_is_not_another_way_to_compute(tmp_path):
-    safetensors = pytest.importorskip("safetensors.numpy")
-    model = vit.build_model(32, 16, 1, 192, 2, "map", 64, classes=3, pooling="map")
-    checkpoints.save_weights(model, path := tmp_path / "x.safetensors")
-    write_safetensors(path, safetensors.load_file(path))  # arrays alone: 3 heads are assumed
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        checkpoints.load_weights(model, path)
 
 
 def test_other_patches_are_an_error_unless_wanted(folder):
@@ -931,26 +780,6 @@ def test_two_threads_read_one_file(folder, google_npz):
         for thread in threads:
             thread.join()
         assert not failures
-
-
-def test_two_threads_share_one_weights(folder):
-    shared = Weights(folder("timm_vit"))
-    expected = {name: np.array(value) for name, value in Weights(shared.path).items()}
-    failures = []
-
-    def read(seed):
-        try:
-            for name in random.Random(seed).choices(sorted(expected), k=300):
-                np.testing.assert_array_equal(shared[name], expected[name])
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
 
 
 # --- memory ------------------------------------------------------------------------------------------------------

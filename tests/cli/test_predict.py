@@ -4,8 +4,6 @@ import csv
 import io
 import json
 import os
-import sys
-import types
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +11,8 @@ import pytest
 from PIL import Image
 from support import uncompiled
 
-from vit_keras import training, vit
-from vit_keras._internal.atomic import check_output
-from vit_keras.cli import main, predicting
+from vit_keras import vit
+from vit_keras.cli import main
 from vit_keras.opening import open_model
 
 pytestmark = pytest.mark.any_backend
@@ -76,18 +73,6 @@ def test_json_lines_have_the_classes_of_every_image_in_order(model, expected, ca
         assert output.err == "vit-keras: warning: 1 damaged image is left out: 'f/bad.png'.\n"
 
 
-def test_json_and_csv_have_the_name_that_was_given(model, capsys, monkeypatch):
-    def names(file):
-        (line,) = run(capsys, file, "--model", model[1], "--json").out.splitlines()
-        rows = list(csv.DictReader(io.StringIO(run(capsys, file, "--model", model[1], "--csv", "--top", "1").out)))
-        return [json.loads(line)["image"], *(row["image"] for row in rows)]
-
-    assert names("./one.png") == ["./one.png", "./one.png"]
-    Path("f:one.png").write_bytes(Path("one.png").read_bytes())
-    monkeypatch.setattr(predicting, "os", types.SimpleNamespace(sep=":"))  # as the backslash on Windows
-    assert names("f:one.png") == ["f/one.png", "f/one.png"]
-
-
 def test_csv_has_a_line_for_each_class(model, expected, capsys):
     output = run(capsys, "f", "--model", model[1], "--csv", "--top", "2")
     rows = list(csv.DictReader(io.StringIO(output.out)))
@@ -109,31 +94,12 @@ def test_a_file_of_predictions_is_what_is_printed(model, suffix, capsys):
         assert written == printed
 
 
-def test_a_file_of_predictions_appears_only_when_it_is_whole(model, capsys):
-    Path("found.csv").write_text("old")
-    output = run(capsys, "f", "--model", model[1], "--errors", "raise", "-o", "found.csv", status=1)
-    assert "f/bad.png" in output.err
-    assert Path("found.csv").read_text() == "old"
-    assert sorted(Path().iterdir()) == [Path("f"), Path("found.csv"), Path("one.png")]
-
-
 def test_images_may_be_in_several_folders_and_maps_are_numbered(model, capsys):
     output = run(capsys, "f/b", "one.png", "f", "--model", model[1], "--top", "1", "-o", "maps/map.png")
     names = [line for line in output.out.splitlines() if not line.startswith((" ", "attention"))]
     assert names == ["f/b/c/q.webp", *ORDER]
     # the damaged one is the fifth
     assert sorted(path.name for path in Path("maps").iterdir()) == [f"map-{n}.png" for n in (1, 2, 3, 4, 6)]
-
-
-def test_a_link_to_nothing_is_a_damaged_image_and_a_link_to_a_folder_is_followed(model, capsys):
-    Path("linked").mkdir()
-    Path("linked/nothing.png").symlink_to("none.png")
-    Path("linked/f").symlink_to("../f")
-    output = run(capsys, "linked", "--model", model[1], "--top", "1")
-    assert output.out.splitlines()[::2] == [f"linked/{name}" for name in ORDER[1:]]
-    assert "2 damaged images are left out: 'linked/f/bad.png', 'linked/nothing.png'" in output.err
-    output = run(capsys, "linked/nothing.png", "linked", "--model", model[1], status=1)
-    assert "Could not find image or folder: linked/nothing.png" in output.err
 
 
 @pytest.mark.parametrize(("command", "file"), [("attention", "map.png"), ("explore", "page.html")])
@@ -144,12 +110,6 @@ def test_commands_that_draw_leave_damaged_images_out_unless_asked_otherwise(comm
     assert os.listdir("drawn") == ["map-2.png" if command == "attention" else file]  # by their places, as predict does
     assert main([command, *line, "--errors", "raise"]) == 1
     assert "--errors skip" in capsys.readouterr().err
-
-
-def test_a_model_among_the_images_is_refused_before_another_is_opened(model, capsys, monkeypatch):
-    monkeypatch.setattr(predicting, "opened", lambda **options: pytest.fail("a model is opened"))
-    assert main(["predict", "one.png", model[1]]) == 1
-    assert f"{model[1]} is a zip archive, not an image. A model has an option of its own" in capsys.readouterr().err
 
 
 def test_a_new_head_is_warned_of(model, capsys):
@@ -192,15 +152,6 @@ def test_numbers_are_values(capsys, tmp_path):
     assert found == ["age", "height"]  # in their order, whichever is larger
 
 
-def test_a_distillation_predicts_as_its_student(model, capsys):
-    made, path = model
-    training.Distillation(made, vit.build_model(32, 16, 1, 16, 2, "teacher", 32, classes=4)).save("both.keras")
-    assert main(["predict", "one.png", "--model", path, "--csv"]) == 0
-    wanted = capsys.readouterr().out
-    assert main(["predict", "one.png", "--model", "both.keras", "--csv"]) == 0
-    assert capsys.readouterr().out == wanted
-
-
 def test_a_level_is_the_nearest(capsys):
     made = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=1)
     made.task, made.labels = "ordinal", ("mild", "medium", "hot")
@@ -212,51 +163,7 @@ def test_a_level_is_the_nearest(capsys):
         assert output.splitlines()[1].split() == [f"{value:.4g}", name]
 
 
-def test_what_is_not_a_number_is_null_in_json(capsys):
-    made = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
-    made.set_weights([np.full(weight.shape, np.nan) for weight in made.weights])
-    made.save("nan.keras")
-    printed = run(capsys, "one.png", "--model", "nan.keras", "--json", "-o", "found.json").out
-    for text in (printed, Path("found.json").read_text()):
-        json.loads(text, parse_constant=pytest.fail)
-    assert json.loads(printed)["predictions"][0]["probability"] is None
-
-
-def test_a_name_may_begin_with_a_tilde(model, expected, capsys):
-    Path("one.png").rename("~one.png")
-    output = run(capsys, "~one.png", "--model", model[1], "--json", "-o", "~table.json")
-    assert json.loads(output.out)["image"] == "~one.png"
-    assert json.loads(Path("~table.json").read_text())[0]["image"] == "~one.png"
-
-
 def test_patterns_are_expanded_where_the_shell_does_not(model, capsys):
     output = run(capsys, "o*.png", "f/[a-c]*", "--model", model[1], "--csv", "--top", "1")
     assert [line.split(",")[0] for line in output.out.splitlines()[1:]] == ORDER[:3]
     assert "Could not find image or folder: x*.png" in run(capsys, "x*.png", "--model", model[1], status=1).err
-
-
-def test_names_that_the_encoding_of_the_output_lacks_are_escaped(model, capsys, monkeypatch):
-    names = ["\u65e5\u672c.png", os.fsdecode(b"\xff.png")]
-    for name in names:
-        Path(name).write_bytes(Path("one.png").read_bytes())
-    output = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, "cp1252"))
-    assert main(["predict", *names, "--model", model[1], "--csv", "--top", "1", "-o", "found.csv"]) == 0
-    sys.stdout.flush()
-    printed = [line.split(",")[0] for line in output.getvalue().decode("cp1252").splitlines()]
-    assert printed == ["image", r"\u65e5\u672c.png", r"\udcff.png"]
-    assert Path("found.csv").read_text(encoding="utf-8").count(r"\udcff.png") == 1
-
-
-def test_outputs_are_compared_with_inputs_in_linear_time(tmp_path, monkeypatch):
-    """5,000 images with 5,000 maps asked the system for 75 million files."""
-    paths = [tmp_path / f"{n}.png" for n in range(200)]
-    for path in paths:
-        path.touch()
-    asked, stat = [], Path.stat
-    monkeypatch.setattr(Path, "stat", lambda path, **options: asked.append(path) or stat(path, **options))
-    check_output(paths[:100], [str(path) for path in paths[100:]])
-    assert len(asked) < 10 * len(paths)
-    (tmp_path / "same.png").hardlink_to(paths[150])
-    with pytest.raises(ValueError, match="same.png is an input too"):
-        check_output([*paths[:100], tmp_path / "same.png"], [str(path) for path in paths[100:]])

@@ -11,7 +11,6 @@ from vit_keras import training, vit
 from vit_keras.anatomy import name_classes
 from vit_keras.build import build
 from vit_keras.cli import main
-from vit_keras.cli.loading import paths_of
 
 pd = pytest.importorskip("pandas")
 
@@ -82,32 +81,6 @@ def test_the_average_of_all_folds(contest, capsys):
     soup = keras.saving.load_model("new/soup.keras")
     for ours, *both in zip(*(model.get_weights() for model in (soup, *models))):
         np.testing.assert_allclose(ours, np.mean(both, axis=0), atol=1e-6)  # float32
-
-
-@pytest.mark.parametrize("target", ["test.csv", "sample.csv"])
-def test_a_table_that_is_read_is_not_replaced(contest, capsys, target):
-    before = (contest / target).read_bytes()
-    assert main([*ARGUMENTS, "-o", target]) == 1
-    assert f"{target} is an input too" in capsys.readouterr().err
-    assert (contest / target).read_bytes() == before
-
-
-def test_a_model_that_is_averaged_is_not_replaced(contest, capsys):
-    before = (contest / "fold0/model.keras").read_bytes()
-    assert main(["average", "fold*/model.keras", "-o", "fold0/model.keras"]) == 1
-    assert "fold0/model.keras is an input too" in capsys.readouterr().err
-    assert (contest / "fold0/model.keras").read_bytes() == before
-
-
-def test_an_existing_file_is_no_pattern_and_a_tilde_is_the_home_folder(contest, monkeypatch):
-    monkeypatch.setenv("HOME", str(contest))
-    for name in ("a[1].keras", "a1.keras"):
-        (contest / name).write_bytes(b"")
-    assert paths_of(["a[1].keras", "~/a*.keras", "none*"]) == [
-        "a[1].keras",
-        *(str(contest / name) for name in ("a1.keras", "a[1].keras")),
-        "none*",
-    ]
 
 
 def test_damaged_pictures_are_skipped_unless_asked_otherwise(contest, capsys):

@@ -77,25 +77,6 @@ def test_public_names_are_documented():
     assert not bare
 
 
-@pytest.mark.slow
-def test_the_guide_to_training_runs_from_top_to_bottom(monkeypatch, tmp_path):
-    pytest.importorskip("pandas")
-    monkeypatch.chdir(tmp_path)
-    random = np.random.RandomState(0)
-    for kind in ("daisy", "rose", "tulip"):
-        Path("flowers", kind).mkdir(parents=True)
-        for n in range(10):
-            pixels = random.randint(0, 255, (70, 70, 3)).astype("uint8")
-            Image.fromarray(pixels).save(f"flowers/{kind}/{n}.png")
-    text = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
-    names = {}
-    for snippet in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
-        exec(compile(snippet, "training.md", "exec"), names)
-    assert names["seen"].shape == (len(names["train"].paths), 128)
-    assert len(names["nearest"]) == len(names["validation"].paths)
-    assert np.load("features.npz")["features"].shape == (30, 128)
-
-
 PAGES = ["README.md", "CHANGELOG.md", "benchmarks/README.md"]
 PAGES += sorted(path.relative_to(ROOT).as_posix() for path in [*DOCS.glob("*.md"), *DOCS.glob("coming_from/*.md")])
 FRAGMENTS = ("docs/extending.md", "docs/migration.md")  # lines that belong into a file of the package or of the reader

@@ -87,28 +87,13 @@ def test_segment(example):
 
 
 @pytest.mark.slow
-def test_the_page_on_feature_maps_runs_from_top_to_bottom(monkeypatch, tmp_path, stand_in):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(stand_in))
-    monkeypatch.setenv("VIT_KERAS_OFFLINE", "1")
-    names = {}
-    text = (ROOT / "docs" / "feature_maps.md").read_text(encoding="utf-8")
-    for snippet in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
-        exec(compile(snippet, "feature_maps.md", "exec"), names)
-    assert tuple(names["late"].shape) == (2, 6, 10, 192)
-    assert names["segment"].output_shape == (None, 96, 160, 5)
-    assert names["heat"].shape == (6, 10)
-    assert names["recording"].gradients.shape == (12, 2, 3, 61, 61)
-    assert Path("segment.keras").is_file()
-
-
-@pytest.mark.slow
 def test_lit(example):
     classifier, accuracy = example("lit").main(epochs=4, samples=320)
     assert classifier.labels[3] == "three"
     assert accuracy >= 0.25  # of ten digits, after 40 steps
 
 
+@pytest.mark.smoke
 @pytest.mark.slow
 def test_quickstart(example, monkeypatch, capsys):
     monkeypatch.delenv("VIT_KERAS_WEIGHTS")
@@ -121,24 +106,6 @@ def test_quickstart(example, monkeypatch, capsys):
         "digit_attention.png",
     }
     assert "cat\n" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_readme_runs_from_top_to_bottom(monkeypatch, tmp_path, stand_in, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(stand_in))
-    monkeypatch.setenv("VIT_KERAS_OFFLINE", "1")
-    snippets = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    assert len(snippets) >= 4
-    names = {}
-    for snippet in snippets:
-        exec(compile(snippet, "README.md", "exec"), names)
-    assert "cat" in capsys.readouterr().out.splitlines()
-    assert names["picture"].shape == (240, 320, 3)
-    assert names["heat"].shape == (6, 10)
-    assert names["larger"].input_shape == (None, 384, 384, 3) and Path("weights.safetensors").is_file()
-    assert Path("tuned.keras").is_file()
-    assert (Path("saved_model") / "saved_model.pb").is_file()
 
 
 def test_readme_names_only_what_exists():

@@ -70,7 +70,7 @@ def test_each_task_is_learned_within_the_budget(folder, capsys):
     pytest.importorskip("matplotlib")
     benchmarks.main(["learn", str(folder / "figure.png"), "--output", str(folder / "learn.jsonl")])
     image = Image.open(folder / "figure.png").convert("RGB")
-    assert (0, 0x72, 0xB2) in {colour for _, colour in image.getcolors(1 << 24)}
+    assert (0x7A, 0x23, 0x82) in {colour for _, colour in image.getcolors(1 << 24)}
 
 
 def test_a_killed_benchmark_goes_on(folder, monkeypatch):

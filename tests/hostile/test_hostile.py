@@ -60,6 +60,7 @@ def problems(cases):
     return [f"{why}: {str(case)[:400]}" for why, case in found if why]
 
 
+@pytest.mark.smoke
 @pytest.mark.slow
 def test_some_of_every_kind(tmp_path):
     cases = run("all", tmp_path, 6)

@@ -145,7 +145,7 @@ def test_factories_files_and_resizing_keep_the_rates(google_npz):
     options = {"stochastic_depth": 0.2, "patch_dropout": 0.5}
     model = vit.vit_ti16(image_size=32, classes=3, pretrained=False, **options)
     assert model.config.stochastic_depth == 0.2
-    model = vit.from_checkpoint(google_npz(), **options)
+    model = vit_keras.from_checkpoint(google_npz(), **options)
     resized = vit_keras.resize(model, 96)
     for one in (model, resized):
         assert (one.config.stochastic_depth, one.config.patch_dropout) == (0.2, 0.5)

@@ -49,15 +49,6 @@ def test_a_segmenter_answers_for_each_place(task, name):
     assert (status, np.shape(answer[name])) == (200, (2, 2, 3))
 
 
-def test_a_segmenter_of_any_size_answers_for_a_large_image():
-    backbone = vit.build_model(None, 16, 1, 16, 2, "tiny", 32, classes=2, position_grid=(2, 2))
-    maps = vit_keras.feature_maps(backbone, [0])
-    with serve.running(keras.Model(maps.input, keras.layers.Dense(21)(maps.outputs[0]))) as address:
-        status, _, answer = ask(address, "/predict", encoded(random_picture(512, 512)))
-    (found,) = (np.shape(answer[name]) for name in ("probabilities", "outputs", "features") if name in answer)
-    assert (status, found) == (200, (32, 32, 21))
-
-
 def test_outputs_of_unknown_meaning_are_an_answer():
     model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
     image = keras.Input((32, 32, 3))
@@ -122,36 +113,6 @@ def test_the_server_shows_attention_where_the_model_crops_itself(size, reaches, 
     (height, width), (top, left) = inside.geometry(reaches, (32, 32))
     assert found["grid"] == [4, 4]
     np.testing.assert_allclose(found["box"], [top / height, left / width, 32 / height, 32 / width])  # shares as sent
-
-
-def test_no_attention_is_shown_where_a_layer_of_keras_crops_inside_the_model():
-    """Nothing tells the server which part of the image the ViT sees."""
-    tiny = vit.build_model(32, 8, 1, 32, 2, "tiny", 64, classes=3)
-    with serve.running(keras.Sequential([keras.Input((48, 64, 3)), keras.layers.CenterCrop(32, 32), tiny])) as a:
-        assert ask(a, "/predict?attention=1", encoded(random_picture(50, 70)))[2].get("attention") is None
-
-
-def test_a_model_that_runs_its_vit_twice_is_served():
-    image = keras.Input((32, 32, 3))
-    tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=3, include_top=False)
-    model = keras.Model(image, keras.layers.Dense(3)(tiny(image) + tiny(image * 0.5)))
-    with serve.running(model) as address:
-        answer = ask(address, "/predict?attention=1", encoded(random_picture(50, 70)))[2]
-    assert len(answer["predictions"]) == 3 and answer["attention"] is None
-
-
-def test_small_probabilities_are_told_apart():
-    model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=3)
-    model.get_layer("head").set_weights([np.zeros((16, 3)), np.array([0.0, -15.0, -18.0])])
-    with serve.running(model) as address:
-        found = ask(address, "/predict", encoded(random_picture(50, 70)))[2]["predictions"]
-    expected = np.exp([0.0, -15.0, -18.0]) / np.exp([0.0, -15.0, -18.0]).sum()
-    np.testing.assert_allclose([each["probability"] for each in found], expected, rtol=1e-5)  # six digits of float32
-
-
-def test_a_name_of_digits_is_kept():
-    with serve.running(vit.build_model(32, 16, 1, 16, 2, "1.10", 32, classes=3)) as address:
-        assert ask(address, "/predict", encoded(random_picture(50, 70)))[2]["model"] == "1.10"
 
 
 def test_numbers_that_json_does_not_have_are_null():

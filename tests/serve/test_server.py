@@ -23,7 +23,6 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")
 
-import vit_keras
 from vit_keras import serve
 from vit_keras.preprocess.images import resize_image
 from vit_keras.serve.model import ServedModel
@@ -179,15 +178,6 @@ def test_requests_that_cannot_be_computed_in_time_are_refused(tiny, monkeypatch)
     assert {after for after, _ in refused} == {"1"} and sum("8 requests wait" in each for _, each in refused) >= 3
 
 
-def test_an_error_of_ours_is_told_to_the_log_alone(address, monkeypatch, caplog):
-    monkeypatch.setattr(ServedModel, "answer", lambda *_: 1 / 0)
-    status, _, answer = ask(address, "/predict", IMAGE)
-    assert (status, answer) == (500, {"error": "The server failed. Its log tells why."})
-    monkeypatch.undo()
-    assert ask(address, "/predict", IMAGE)[0] == 200
-    assert "ZeroDivisionError" in caplog.text
-
-
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 @pytest.mark.parametrize("count", [30, pytest.param(1000, marks=pytest.mark.slow)])
 def test_hostile_requests_cost_a_bounded_amount(command, tiny, count):
@@ -223,12 +213,6 @@ def test_a_wrong_option_is_named(tiny, options, error, message):
         pass
 
 
-def test_a_port_that_is_taken_is_found_before_a_model_is_opened(address):
-    port = int(address.rpartition(":")[2])
-    with pytest.raises(OSError, match="in use"), serve.running("nothing.keras", port=port):
-        pass
-
-
 def test_a_file_that_cannot_be_served_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="nothing.onnx"), serve.running(tmp_path / "nothing.onnx"):
         pass
@@ -237,35 +221,6 @@ def test_a_file_that_cannot_be_served_is_named(tmp_path):
     for path in (tmp_path / "text.onnx", raw_input):
         with pytest.raises(ValueError, match=rf"{path.name} .*vit_keras.export"), serve.running(path):
             pass
-
-
-@pytest.mark.parametrize("name", ["onnxruntime", "python_multipart", "starlette", "uvicorn"])
-def test_a_missing_package_is_named(tiny, monkeypatch, name):
-    monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ImportError, match=rf"{name}.*vit-keras\[serve\]"), serve.running(tiny):
-        pass
-
-
-@pytest.mark.slow
-def test_four_formats_give_the_same_answer(command, tmp_path):
-    model, found = vit_keras.open_model("vit_cifar10"), {}
-    model.save(tmp_path / "model.keras")
-    pytest.importorskip("openvino")
-    pytest.importorskip("tensorflow")
-    for name in ("model.onnx", "model.xml", "model"):
-        vit_keras.export(model, tmp_path / name, attention=True, check=False)
-    for name in ("model.onnx", "model.xml", "model", "model.keras"):
-        backend = "tensorflow" if name in ("model", "model.keras") else "none"
-        _, address = command(tmp_path / name, backend=backend)
-        status, _, found[name] = ask(address, "/predict?attention=1&top=10", encoded(random_picture(90, 60)))
-        assert status == 200, found[name]
-    expected = found.pop("model.onnx")
-    for answer in found.values():
-        assert [each["label"] for each in answer["predictions"]] == [each["label"] for each in expected["predictions"]]
-        for one, other in zip(answer["predictions"], expected["predictions"]):
-            assert one["probability"] == pytest.approx(other["probability"], abs=1e-5)
-        for name in ("grid", "box", "rollout", "layers"):
-            np.testing.assert_allclose(answer["attention"][name], expected["attention"][name], rtol=0.02, atol=1e-6)
 
 
 # --- load, and the end --------------------------------------------------------------------------------------------

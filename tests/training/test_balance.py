@@ -4,8 +4,9 @@ import keras
 import numpy as np
 import pytest
 from PIL import Image
+from support import tiny_model
 
-from vit_keras import training, vit
+from vit_keras import training
 from vit_keras.training.checks import class_weights
 from vit_keras.training.losses import CrossEntropy
 
@@ -32,25 +33,6 @@ def test_the_prior_is_added_to_the_logits(one_hot, from_logits):
     assert float(again(labels, outputs)) == pytest.approx(expected, rel=1e-5)
 
 
-def test_what_a_model_cannot_see_is_as_likely_for_a_rare_class():
-    constant, labels = np.ones((60, 1)), np.repeat(np.arange(3), COUNTS)
-    for prior, expected in ((None, COUNTS / 60), (COUNTS, np.ones(3) / 3)):
-        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(3)])
-        model.compile(keras.optimizers.SGD(1.0), CrossEntropy(from_logits=True, prior=prior))
-        for _ in range(60):
-            model.train_on_batch(constant, labels)
-        found = np.exp(log_softmax(keras.ops.convert_to_numpy(model(constant[:1]))))[0]
-        np.testing.assert_allclose(found, expected, atol=0.02)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"), [({"prior": [1, 0]}, r"\[1.0, 0.0\]"), ({"prior": [1, 1], "binary": True}, "a binary cross")]
-)
-def test_a_prior_that_is_none_is_refused(options, said):
-    with pytest.raises(ValueError, match=said):
-        CrossEntropy(**options)
-
-
 @pytest.fixture
 def photos(tmp_path):
     for name, count in (("frequent", 9), ("rare", 3)):
@@ -61,10 +43,9 @@ def photos(tmp_path):
 
 
 def finetune(photos, out, **options):
-    tiny = vit.build_model(16, 8, 1, 16, 2, "tiny", 16, classes=5)
     settings = {"epochs": 1, "batch_size": 4, "image_size": 16, "mistakes": 0, "refit": False, "progress": False}
     settings |= options
-    return training.finetune(tiny, photos, output=out, validation_split=0.34, **settings)
+    return training.finetune(tiny_model(16), photos, output=out, validation_split=0.34, **settings)
 
 
 def test_finetune_balances_by_the_prior_of_the_images_that_it_learns_from(photos, tmp_path):
@@ -75,16 +56,16 @@ def test_finetune_balances_by_the_prior_of_the_images_that_it_learns_from(photos
 
 def test_ways_to_balance(photos, tmp_path, monkeypatch):
     seen = []
-    fit = keras.Model.fit
 
-    def watched(self, *args, **options):
+    def stop(self, *args, **options):
         seen.append((options["class_weight"], getattr(self.loss, "prior", None)))
-        return fit(self, *args, **options)
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(keras.Model, "fit", watched)
+    monkeypatch.setattr(keras.Model, "fit", stop)
     for balance in (False, True, "weights", "prior"):
-        finetune(photos, tmp_path / str(balance), balance=balance)
+        with pytest.raises(KeyboardInterrupt):
+            finetune(photos, tmp_path / str(balance), balance=balance)
     weights = class_weights(np.repeat([0, 1], [6, 2]))
     assert seen == [(None, None), (weights, None), (weights, None), (None, [6.0, 2.0])]
-    with pytest.raises(ValueError, match="Did you mean 'prior'"):
+    with pytest.raises(ValueError, match="'prior'"):
         finetune(photos, tmp_path / "none", balance="priors")

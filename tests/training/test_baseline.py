@@ -1,20 +1,19 @@
 """What the features tell before a fine-tuning: right numbers, in the report, and a model where they are the better."""
 
+import functools
 import json
 
 import keras
 import numpy as np
 import pytest
 from PIL import Image
+from support import tiny_model
 
 from vit_keras import training, vit
 from vit_keras.training.data.folder import Labeled
 from vit_keras.training.evaluation import evaluate
-from vit_keras.training.evaluation.calibration import temperature
 from vit_keras.training.evaluation.frozen import FrozenFeatures
 from vit_keras.training.finetuning import finetune
-from vit_keras.training.finetuning import run as running
-from vit_keras.training.finetuning import training as tuning
 from vit_keras.training.finetuning.baseline import Baseline, _centroids
 from vit_keras.training.recipes import recipe
 
@@ -22,9 +21,7 @@ COLOURS = {"blue": (30, 60, 220), "green": (40, 200, 60), "red": (220, 40, 40)}
 IDLE = {"recipe": recipe("finetune", learning_rate=1e-9, head="zeros"), "epochs": 1, "batch_size": 8, "mistakes": 0}
 
 
-def tiny():
-    keras.utils.set_random_seed(5)
-    return vit.build_model(32, 8, 1, 16, 2, "tiny", 32, classes=7)
+tiny = functools.partial(tiny_model, classes=7, dropout=0.1, seed=5)
 
 
 @pytest.fixture(scope="module")
@@ -78,23 +75,6 @@ def test_what_is_better_than_the_training_is_saved_and_named(untrained, photos):
     assert "probe.keras" in page and told["best"] in page
 
 
-def test_a_probe_that_is_saved_is_calibrated_too(photos, tmp_path):
-    folder = finetune(tiny(), photos, output=tmp_path / "run", calibrate=True, progress=False, **IDLE).folder
-    found = evaluate(folder / "probe.keras", photos, only=folder / "split.json", progress=False)
-    assert temperature(found.probabilities, found.labels) == pytest.approx(1, abs=0.01)
-
-
-def test_without_a_probe_the_training_is_the_same(untrained, photos, tmp_path, capsys):
-    how = {**IDLE, "recipe": recipe("finetune", learning_rate=3e-3, head="zeros"), "epochs": 2}
-    plain = finetune(tiny(), photos, output=tmp_path / "plain", probe=False, **how)
-    assert "Without fine-tuning" not in capsys.readouterr().out
-    assert "before_training" not in json.loads((tmp_path / "plain" / "history.json").read_text())
-    other = finetune(tiny(), photos, output=tmp_path / "plain", overwrite=True, **how)
-    said = capsys.readouterr().out
-    assert "Without fine-tuning" in said and "95 % interval" in said
-    assert other.history == plain.history
-
-
 def test_folds_are_counted_together(photos, tmp_path):
     table = {"image": [f"{name}/{n}.png" for name in COLOURS for n in range(12)]}
     table["label"] = [path.split("/")[0] for path in table["image"]]
@@ -119,12 +99,6 @@ def test_a_short_time_is_enough_for_some_images(photos):
     assert (found.learned, found.held_out) == (18, 18)
 
 
-def test_class_means_are_compared_by_their_angles():
-    features = np.array([[9.0, 1.0], [1.0, 0.0], [0.1, 0.9]])
-    probe = _centroids(features, np.array([0, 0, 2]), 3)
-    assert [*probe.predict([[0.01, 0.001], [3.0, 30.0], [-99.0, -99.0]])] == [0, 2, 0]  # never 1, which has no image
-
-
 @pytest.mark.parametrize(
     ("right", "accuracy", "said", "ships"),
     [
@@ -140,14 +114,6 @@ def test_the_verdict_depends_on_the_interval(right, accuracy, said, ships):
     verdict = found.verdict(accuracy, "ship probe.keras")
     assert said in verdict and "nearest neighbors 99.0%" in verdict and ships == ("ship" in verdict)
     assert found.verdict(accuracy, "ship probe.keras", decides=False).endswith(f"{accuracy:.1%}.")
-
-
-@pytest.mark.parametrize("how", [{"metric": "macro_f1"}, {"balance": "weights"}])
-def test_where_the_accuracy_does_not_count_no_model_is_advised(photos, tmp_path, how):
-    finetune(tiny(), photos, output=tmp_path / "run", progress=False, **IDLE, **how)
-    page = (tmp_path / "run" / "report.html").read_text("utf-8")
-    assert "Without fine-tuning" in page and "ship" not in page
-    assert not (tmp_path / "run" / "probe.keras").exists()
 
 
 # --- the start of the head ----------------------------------------------------------------------------------------
@@ -189,15 +155,6 @@ def test_a_head_that_is_kept_or_has_no_features_does_not_start_anew(photos, tmp_
     np.testing.assert_allclose(heads_of(found)[0], 0.5, atol=1e-6)
 
 
-@pytest.mark.parametrize("head", ["zeros", "ridge"])
-def test_a_model_whose_head_has_no_bias_gets_one(photos, tmp_path, head):
-    """The classifier of the features has a bias too, and is saved where it is the better one."""
-    model = vit.build_model(32, 8, 1, 16, 2, "tiny", 32, classes=3, head_bias=False)
-    how = {**RIDGE, "recipe": recipe("finetune", learning_rate=1e-9, head=head)}
-    found = finetune(model, photos, output=tmp_path / "run", **how)
-    assert len(heads_of(found)) == 2 and (tmp_path / "run" / "probe.keras").exists()
-
-
 def test_several_labels_start_too(photos, tmp_path):
     table = {"image": [f"{name}/{n}.png" for name in COLOURS for n in range(12)]}
     table |= {name: [int(path.startswith(name)) for path in table["image"]] for name in ("blue", "red")}
@@ -223,21 +180,3 @@ def test_numbers_start_at_a_tenth(photos, tmp_path):
     kernel, bias = heads_of(result)
     np.testing.assert_allclose(kernel, 0.1 * wanted.std() * probe.kernel, rtol=1e-3, atol=1e-5)  # float32
     np.testing.assert_allclose(bias, wanted.mean() + 0.1 * wanted.std() * probe.bias, rtol=1e-5)
-
-
-def test_a_run_that_was_stopped_in_its_first_epoch_has_the_same_start(ridge, photos, tmp_path, monkeypatch):
-    """Under a time limit, features may be of other images the second time. An older run has another start."""
-
-    def stop(keep, batch, logs=None):
-        raise KeyboardInterrupt
-
-    for seed in (1, 0):  # the second run overwrites the first
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(running.Checkpointer, "on_train_batch_end", stop)
-            finetune(tiny(), photos, output=tmp_path / "run", seed=seed, overwrite=True, **RIDGE)
-    monkeypatch.setattr(tuning, "ridge_probe", None)
-    found = heads_of(finetune(tiny(), photos, output=tmp_path / "run", **RIDGE))
-    monkeypatch.undo()
-    other = heads_of(finetune(tiny(), photos, output=tmp_path / "other", seed=1, **RIDGE))
-    np.testing.assert_allclose(found[0], heads_of(ridge)[0], atol=1e-6)
-    assert np.abs(found[0] - other[0]).max() > 1e-3

@@ -1,22 +1,22 @@
 """Calibration: a temperature that is found, kept in the model, and exported with it."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
+from support import tiny_model
 
 import vit_keras
-from vit_keras import anatomy, training, vit
+from vit_keras import anatomy, training
+from vit_keras.anatomy.dry_run import ending
 from vit_keras.anatomy.outputs import sigmoid, softmax
-from vit_keras.anatomy.parts import find_vit, heads
-from vit_keras.training.evaluation import Evaluation
 from vit_keras.training.evaluation.calibration import Reliability, half_by_half, temperature, tempered
 
 SIZE = 32
 
 
-def tiny(**options):
-    keras.utils.set_random_seed(5)
-    return vit.build_model(SIZE, 16, 1, 16, 2, "tiny", 32, **{"classes": 3, "include_top": True, **options})
+tiny = functools.partial(tiny_model, SIZE, patch_size=16, dropout=0.1, seed=5)
 
 
 def photos(count=24):
@@ -49,23 +49,6 @@ def test_the_temperature_of_independent_labels():
     logits = random.normal(0, 2, (3000, 3))
     labels = (random.random((3000, 3)) < sigmoid(logits)).astype("float32")
     assert temperature(sigmoid(2 * logits), labels) == pytest.approx(2, rel=0.05)
-
-
-@pytest.mark.parametrize("task", ["single", "multi"])
-def test_sigmoids_are_told_from_their_sums_whatever_the_task(task):
-    random = np.random.default_rng(2)
-    shares, numbers = sigmoid(random.normal(0, 3, (500, 3))).astype("float32"), random.integers(0, 3, 500)
-    by = temperature(shares, numbers)
-    assert by == temperature(shares, np.eye(3)[numbers])
-    cooled = tempered(shares, by, task)
-    np.testing.assert_allclose(cooled, sigmoid(np.log(shares / (1 - shares)) / by), atol=1e-5)  # of float32
-    assert temperature(cooled, numbers) == pytest.approx(1, abs=1e-3)
-
-
-def test_few_images_without_a_mistake_do_not_make_a_model_infinitely_sure():
-    shares = np.array([[0.7, 0.3]] * 10)
-    found = tempered(shares, temperature(shares, np.zeros(10, int)))
-    assert found[0, 0] == pytest.approx(11 / 12, abs=1e-6)  # (n + 1) / (n + 2), in float32
 
 
 def test_reliability_is_that_of_scikit_learn():
@@ -104,15 +87,6 @@ def test_wrong_shapes_are_named():
         temperature(np.full((2, 3), np.nan), [0, 1])
 
 
-def test_labels_are_whole_floats_too_and_equal_probabilities_have_no_temperature():
-    shares, labels = too_sure(2.0, 200)
-    assert temperature(shares, labels.astype(float)) == temperature(shares, labels)
-    one = np.array([[0.9], [0.8], [0.2], [0.6], [0.3], [0.9]])  # the probability of one label
-    assert Reliability.of(one, [1, 1, 0, 1, 0, 1]).error == Reliability.of(one, [[1], [1], [0], [1], [0], [1]]).error
-    assert temperature(np.full((9, 3), 1 / 3), np.arange(9) % 3) == 1
-    assert temperature(np.full((9, 3), 0.5), np.eye(3)[np.arange(9) % 3]) == 1
-
-
 # --- models -------------------------------------------------------------------------------------------------------
 
 
@@ -139,7 +113,7 @@ def _functional(model):
 
 def spread_head(model):
     """Let the head say something, and too surely."""
-    for head in heads(find_vit(model)) or model.layers[-1:]:
+    for head in ending(model).heads:
         head.kernel.assign(np.random.default_rng(2).normal(0, 0.7, head.kernel.shape))
         head.bias.assign(np.random.default_rng(3).normal(0, 1, head.bias.shape))
     return model
@@ -158,25 +132,6 @@ def test_a_model_keeps_its_temperature(kind):
     assert np.abs(after - before).max() > 1e-3
     assert (after.argmax(axis=1) == before.argmax(axis=1)).all()
     assert training.calibrate(model, (images, labels)) == pytest.approx(1, abs=1e-2)
-
-
-def test_sigmoids_of_one_class_each_are_calibrated_one_by_one():
-    model, (images, guesses) = spread_head(tiny(activation="sigmoid")), photos(48)
-    before = model.predict(images, verbose=0)
-    labels = np.where(np.arange(48) % 3 > 0, before.argmax(axis=1), guesses)
-    training.calibrate(model, (images, labels))
-    after = model.predict(images, verbose=0)
-    assert temperature(after, np.eye(3)[labels]) == pytest.approx(1, abs=1e-2)
-    assert np.abs(after - before).max() > 1e-3
-    with pytest.raises(ValueError, match="3 classes must be 0 … 2"):
-        training.calibrate(model, (images, labels - 1))
-
-
-def test_an_evaluation_saves_the_pass():
-    model, (images, labels) = spread_head(tiny()), photos()
-    shares = anatomy.probabilities(model, model.predict(images, verbose=0))
-    said = Evaluation(("a", "b", "c"), ("p",) * len(labels), labels, shares)
-    assert training.calibrate(model, said) == pytest.approx(temperature(shares, labels))
 
 
 def test_what_cannot_be_calibrated_is_said():

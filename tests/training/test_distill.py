@@ -1,12 +1,13 @@
 """Distillation: its losses against NumPy, who learns what, and a teacher that need not be there."""
 
-import cifar10
+import functools
+
 import keras
 import numpy as np
 import pytest
 from keras import ops
+from support import tiny_model
 
-from vit_keras import vit
 from vit_keras.anatomy import blocks
 from vit_keras.anatomy.inputs import preprocessing_of
 from vit_keras.export import export
@@ -21,9 +22,7 @@ CLASSES = 3
 TWO_HEADS = {"distillation_token": True, "pooling": "token+dist"}
 
 
-def tiny(**options):
-    options = {"image_size": 8, "dropout": 0.0, "classes": CLASSES, "name": "tiny", "num_layers": 1, **options}
-    return vit.build_model(patch_size=4, hidden_size=16, num_heads=2, mlp_dim=32, **options)
+tiny = functools.partial(tiny_model, image_size=8, patch_size=4, classes=CLASSES)
 
 
 def photos(n=4):
@@ -86,12 +85,6 @@ def test_the_loss_is_that_of_the_paper(kind, alpha, temperature):
     loss = training.compute_loss(None, labels, outputs, ops.convert_to_tensor(sample_weight))
     expected = deit_loss(label, teacher_head, teacher, LABELS, kind, alpha, temperature, sample_weight)
     np.testing.assert_allclose(float(loss), expected, rtol=1e-5)  # a handful of float32 logarithms
-
-
-def test_the_weights_of_the_losses_are_those_of_the_paper():
-    for kind, alpha, temperature in (("soft", 0.1, 3.0), ("hard", 0.5, 1.0)):
-        found = Distillation(tiny(), kind=kind)
-        assert (found.alpha, found.temperature) == (alpha, temperature)
 
 
 @pytest.mark.parametrize("alpha, learns", [(0.0, "head"), (1.0, "head_dist")])
@@ -162,15 +155,6 @@ def test_probabilities_are_as_good_as_logits():
     np.testing.assert_allclose(compiled(other, a_teacher()).test_on_batch(photos(), LABELS)[0], losses[0], rtol=1e-4)
 
 
-def test_a_softmax_after_two_heads():
-    student, teacher = tiny(**TWO_HEADS), a_teacher()
-    student.get_layer("head").set_weights([np.ones((16, CLASSES)) * [0.1, 0.2, -0.1], np.arange(3) / 3])
-    softmax = tiny(**TWO_HEADS, activation="softmax")
-    softmax.set_weights(student.get_weights())
-    losses = [compiled(model, teacher).test_on_batch(photos(), LABELS)[0] for model in (student, softmax)]
-    np.testing.assert_allclose(*losses, rtol=1e-4)  # as above
-
-
 def test_a_saved_run_goes_on(tmp_path):
     training = compiled(tiny(**TWO_HEADS), a_teacher(), keras.optimizers.Adam(1e-2), kind="hard", alpha=0.3)
     training.train_on_batch(photos(), LABELS)
@@ -204,7 +188,7 @@ def test_what_does_not_fit_is_refused(student, teacher, options, message):
         Distillation(tiny(**student), tiny(**teacher), **options)
 
 
-def test_a_student_of_another_task_and_a_teacher_without_a_graph_are_refused():
+def test_a_student_of_another_task_and_a_teacher_that_was_not_built_are_refused():
     student = tiny()
     student.task = "regression"
     with pytest.raises(ValueError, match="the task 'regression'"):
@@ -214,7 +198,7 @@ def test_a_student_of_another_task_and_a_teacher_without_a_graph_are_refused():
         def call(self, images):
             return keras.ops.mean(images, (1, 2))
 
-    with pytest.raises(ValueError, match="functional or sequential"):
+    with pytest.raises(ValueError, match="is not built"):
         Distillation(tiny(), Teacher())
 
 
@@ -231,40 +215,6 @@ def test_a_teacher_of_other_pixels_is_refused():
     Distillation(tiny(), keras.Sequential([keras.layers.Resizing(16, 16), tiny(image_size=16)]))  # not built yet
     with pytest.raises(TypeError, match="teacher .*Received: str"):
         Distillation(tiny(), "vit-b16")
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-def test_a_student_learns_real_images_from_ti16(shared, real_weights):
-    """A teacher that saw 500 labels of CIFAR-10 labels 4,000 other photos; the student sees only these labels."""
-    photos, labels = cifar10.load(shared, "train", 400)
-    labelled = np.tile(np.arange(400) < 50, 10)
-    test, test_labels = cifar10.load(shared, "test", 100)
-    trunk = vit.vit_ti16(image_size=64, include_top=False, weights=real_weights)
-    teacher = keras.Sequential([keras.Input((32, 32, 3)), keras.layers.Resizing(64, 64), trunk])
-    features = teacher.predict(photos, batch_size=100, verbose=0)
-    head = keras.Sequential([keras.Input((192,)), keras.layers.BatchNormalization(), keras.layers.Dense(10)])
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    head.compile(keras.optimizers.Adam(3e-3), loss)
-    head.fit(features[labelled], labels[labelled], epochs=60, batch_size=50, verbose=0)
-    logits = head.predict(features, batch_size=400, verbose=0)
-    accuracy = {}
-    for taught in (False, True):
-        keras.utils.set_random_seed(0)
-        student = vit.build_model(32, 4, 3, 64, 4, "small", 128, classes=10, dropout=0.0, pooling="gap")
-        training = Distillation(student, alpha=1.0 if taught else 0.0)
-        training.compile(keras.optimizers.AdamW(1e-3), loss, metrics=["accuracy"])
-        seen = np.ones(4000, bool) if taught else labelled
-        answers = {"label": labels[seen], "teacher": logits[seen]}
-        epochs = 10 if taught else 80  # as many steps
-        training.fit(photos[seen], answers, epochs=epochs, batch_size=64, verbose=0)
-        accuracy[taught] = np.mean(student.predict(test, batch_size=200, verbose=0).argmax(-1) == test_labels)
-    print(
-        "teacher",
-        np.mean(head.predict(teacher.predict(test, verbose=0), verbose=0).argmax(-1) == test_labels),
-        accuracy,
-    )
-    assert accuracy[True] > accuracy[False] + 0.03
 
 
 @pytest.mark.parametrize("wrapped", [lambda s: Distillation(s, tiny()), lambda s: MaskedPatchPrediction(s)])
@@ -284,11 +234,3 @@ def test_what_is_asked_of_a_training_is_answered_by_the_model_that_learns(wrappe
     export(model, tmp_path / "student.onnx", check=False)
     train_only(model, 1)
     assert [block.trainable for block in blocks(student)] == [False, True]
-
-
-@pytest.mark.parametrize("run", ["fit", "evaluate"])
-def test_images_without_labels_are_refused(run):
-    distillation = Distillation(tiny(), tiny())
-    distillation.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])
-    with pytest.raises(ValueError, match="pass images and labels"):
-        getattr(distillation, run)(photos(), verbose=0)

@@ -1,21 +1,18 @@
 """Features are the same whatever the images come from, are computed once, and a probe of them is the optimum."""
 
+import functools
 import os
-import tracemalloc
 
 import keras
 import numpy as np
 import pytest
 from PIL import Image
+from support import tiny_model
 
 import vit_keras
-from vit_keras import feature_maps, vit
-from vit_keras.anatomy.pooling import readout
-from vit_keras.config import ViTConfig
-from vit_keras.preprocess import CLIP
+from vit_keras import feature_maps
 from vit_keras.training.embeddings import (
     Probe,
-    batches,
     cache,
     embed,
     features,
@@ -29,14 +26,7 @@ from vit_keras.training.embeddings import (
 SAME = {"atol": 1e-5, "rtol": 1e-5}
 
 
-def make(seed=0, eager=True, **options):
-    """A tiny ViT in which nothing is zero."""
-    sizes = {"image_size": 16, "patch_size": 8, "num_layers": 1, "hidden_size": 16, "num_heads": 2, "mlp_dim": 16}
-    model = vit.build(ViTConfig(**{**sizes, "classes": 3, **options}))
-    random = np.random.default_rng(seed)
-    model.set_weights([random.normal(size=weight.shape) * 0.3 for weight in model.get_weights()])
-    model.run_eagerly = eager and keras.backend.backend() != "jax"
-    return model
+make = functools.partial(tiny_model, image_size=16, mlp_dim=16, scale=0.3)
 
 
 def photos(count=10):
@@ -153,15 +143,6 @@ def test_labels_come_with_the_features(model, folder):
     assert labels(paths) is None
 
 
-@pytest.mark.filterwarnings("error::UserWarning")
-def test_nobody_is_warned_of_the_pixels_that_the_model_takes():
-    model = make()
-    model.preprocessing = CLIP.replace(image_size=16)
-    embed(model, photos(), progress=False)  # up to 2.1 for CLIP, where Google's range ends at 1
-    for value in (0, 255):  # a night, an overexposed image
-        embed(model, model.preprocess(np.full((2, 16, 16, 3), value, "uint8")), progress=False)
-
-
 def test_which_layer():
     model = make(pooling="gap", registers=2)
     images, inputs = photos(3), model.preprocess(photos(3))
@@ -185,7 +166,6 @@ def test_one_vector_of_the_tokens_of_a_model_around_the_vit():
     expected = embed(backbone, photos(), progress=False)
     assert expected.shape == (10, 5, 16)
     for model in (inner, keras.Sequential([keras.Input((16, 16, 3)), inner, keras.layers.Dense(3)])):
-        assert readout(model) == [slice(1, None)]
         np.testing.assert_allclose(embed(model, photos(), progress=False), expected[:, 1:].mean(axis=1), **SAME)
     np.testing.assert_array_equal(embed(model, photos(), layer="tokens", progress=False), expected)
     cropped = keras.Sequential([keras.Input((16, 16, 3)), backbone, keras.layers.Cropping1D((1, 0))])
@@ -244,13 +224,6 @@ def test_more_mistakes(model, folder, tmp_path):
         embed(model, tmp_path / "empty")
 
 
-def test_progress(model, capsys):
-    embed(model, photos(3), progress=True)
-    assert "3/3" in capsys.readouterr().err
-    embed(model, photos(3), progress=False)
-    assert not capsys.readouterr().err
-
-
 # --- files ------------------------------------------------------------------------------------------------------
 
 
@@ -282,35 +255,6 @@ def test_parquet(model, folder, tmp_path, monkeypatch):
     assert list(parquet.read_table(path).to_pydict()) == ["features"]
 
 
-def test_parquet_without_pyarrow(model, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
-    with pytest.raises(ImportError, match="vit-keras.parquet"):
-        embed(model, photos(), output="features.parquet", progress=False)
-
-
-@pytest.mark.parametrize("suffix", ["npy", pytest.param("parquet", marks=pytest.mark.slow)])
-def test_files_are_written_in_constant_memory(suffix, tmp_path):
-    if suffix == "parquet":
-        pytest.importorskip("pyarrow.parquet")
-    rows = (batches.Batch(np.full((256, 1024), n, "float32")) for n in range(64))  # 64 MiB
-    write = writers.writer_for(f"f.{suffix}")
-    tracemalloc.start()
-    write(tmp_path / "rows", rows)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 16 << 20
-    if suffix == "npy":
-        np.testing.assert_array_equal(np.load(tmp_path / "rows", mmap_mode="r")[::256, 0], range(64))
-
-
-def test_reading_is_only_a_little_ahead(model):
-    taken, images = [], photos(1)
-    source = (taken.append(n) or batches.Batch(images) for n in range(20))
-    for done, _ in enumerate(batches.run_over(source, lambda x: x, model.preprocessing, model=model, errors="raise")):
-        assert len(taken) <= done + 3
-    assert len(taken) == 20
-
-
 @pytest.mark.parametrize("batch_size", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_damaged_images_are_left_out_if_that_is_asked_for(model, folder, tmp_path, batch_size):
     whole = embed(model, folder, return_labels=True, progress=False)
@@ -330,18 +274,6 @@ def test_damaged_images_are_left_out_if_that_is_asked_for(model, folder, tmp_pat
         embed(model, [folder / "dog" / "a.png"], **options)
     with pytest.raises(ValueError, match="errors"):
         embed(model, folder, errors="ignore")
-
-
-def test_a_file_smaller_than_a_patch_is_damaged_for_a_model_of_any_size(tmp_path):
-    any_size = make(image_size=None, position_grid=(2, 2))
-    for n, size in enumerate([(20, 16), (16, 3), (17, 16)]):
-        Image.new("RGB", size).save(tmp_path / f"{n}.png")
-    with pytest.raises(ValueError, match=r"1\.png .*one patch"):
-        embed(any_size, tmp_path, progress=False)
-    with pytest.warns(UserWarning, match=r"left out: .*1\.png"):
-        assert len(embed(any_size, tmp_path, errors="skip", progress=False)) == 2
-    resized = keras.Sequential([keras.Input((None, None, 3)), keras.layers.Resizing(16, 16), any_size])
-    assert len(embed(resized, tmp_path, progress=False)) == 3
 
 
 def test_labels_that_are_text_are_kept_as_text(model, tmp_path):
@@ -414,27 +346,6 @@ def test_features_are_never_out_of_date(folder, passes):
     compute(data=array)
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, pytest.param(OSError, marks=pytest.mark.slow)])
-def test_an_interrupted_pass_leaves_nothing_wrong(error, folder, monkeypatch, tmp_path):
-    model, calls = make(), []
-
-    def interrupted(self, *args, **options):
-        calls.append(1)
-        if len(calls) == 3:
-            monkeypatch.undo()
-            raise error
-        return run(self, *args, **options)
-
-    run = vit.VisionTransformer.call
-    monkeypatch.setattr(vit.VisionTransformer, "call", interrupted)
-    with pytest.raises(error):
-        features(model, folder, batch_size=2, cache=tmp_path / "cache", progress=False)
-    assert len(calls) == 3
-    assert not list((tmp_path / "cache").iterdir())
-    found = features(model, folder, batch_size=2, cache=tmp_path / "cache", progress=False)
-    np.testing.assert_allclose(found, embed(model, folder, progress=False), **SAME)
-
-
 def test_what_cannot_be_known_again_is_not_kept(model):
     with pytest.raises(TypeError, match="Received: generator. embed"):
         features(model, (image for image in photos()))
@@ -474,22 +385,6 @@ def test_the_weight_decay_is_chosen():
     assert 1e-3 < alone.l2 <= 1.0
     assert 0 <= alone.held_out <= 1
     assert linear_probe(x[:60], y[:60], seed=1).held_out != alone.held_out  # another fifth
-
-
-@pytest.mark.parametrize("fit", [linear_probe, ridge_probe])
-def test_labels_in_other_shapes_and_few_examples(fit):
-    x, y = clouds(count=30, spread=0.1)
-    found = fit(x, y)
-    assert found.accuracy(x, y) == 1.0
-    column = [y[:, None]] if fit is linear_probe else []  # for the other, a column holds numbers
-    for labels in (np.eye(3)[y], *column, y.astype("float32"), list(y), keras.ops.convert_to_tensor(y)):
-        np.testing.assert_array_equal(fit(x, labels).kernel, found.kernel)
-    assert fit(x[:3], y[:3]).accuracy(x, y) > 0.9  # one of each class
-    more = fit(x, y, classes=5)
-    assert more.kernel.shape == (8, 5) and set(more.predict(x)) == {0, 1, 2}
-    assert fit is linear_probe or not more.kernel[:, 3:].any()
-    constant = fit(np.append(x, np.full((30, 1), 7.0), axis=1), y)
-    np.testing.assert_allclose(constant.logits(np.append(x, np.full((30, 1), 9.0), axis=1)), found.logits(x), atol=1e-4)
 
 
 @pytest.mark.parametrize("labels", [[[1, 1], [0, 0], [1, 0], [0, 1]], [[3.5, 1.0], [4, 2], [5, 3], [6, 4]]])
@@ -573,7 +468,6 @@ def test_a_probe_that_does_not_fit_is_refused(model):
             fits.apply_to(changed)
 
 
-@pytest.mark.core
 def test_knn_votes_as_dino():
     x, y = clouds(count=60, spread=2.0)
     queries = clouds(count=300, spread=2.0)[0][60:]

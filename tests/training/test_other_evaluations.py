@@ -75,22 +75,6 @@ def test_measures_of_levels_are_those_of_scikit_learn():
     assert found.headline.startswith(f"Cohen's kappa, with quadratic weights: {found.measures['kappa']:.4g}, accuracy")
 
 
-def test_what_is_said_of_numbers_and_levels():
-    levels = Evaluation(("low", "mid", "high"), ("",) * 2, np.array([[0.0], [2]]), np.array([[0.2], [9]]), "ordinal")
-    assert [levels.caption(n) for n in (0, 1)] == [("low", "low (0.2)"), ("high", "high (2)")]
-    age = Evaluation(("age",), ("",) * 2, np.array([[1.0], [3]]), np.array([[1.5], [2]]), "regression")
-    assert (
-        age.caption(0) == ("1", "1.5") and age.headline == "root mean squared error: 0.7906, mean absolute error: 0.75"
-    )
-    assert "R²: share of the variance that is predicted" in age.figures
-    assert [age.per_class[0][name] for name in ("bias", "mean", "deviation")] == [-0.25, 2, 1]
-    truth = np.array([[0.0, 1, 2, 5], [4, 5, 6, 5]])
-    several = Evaluation(tuple("abcd"), ("",) * 2, truth, truth + np.arange(1, 5), "regression")
-    assert several.caption(1) == ("a 4, b 5, c 6, d 5", "a 5, b 7, c 9, d 9")
-    assert [name[-1] for name in several.figures if name.startswith("mean absolute")] == ["a", "b"]
-    assert several.per_class[3]["r2"] is None  # it is the same in all images
-
-
 @pytest.mark.parametrize(
     ("found", "texts", "none"),
     [

@@ -1,5 +1,6 @@
 """Training on two devices of one TensorFlow process gives what one device gives."""
 
+import functools
 import json
 import os
 import subprocess
@@ -8,9 +9,9 @@ import sys
 import keras
 import numpy as np
 import pytest
-from support import ROOT
+from support import ROOT, tiny_model
 
-from vit_keras import training, vit
+from vit_keras import training
 
 pytestmark = pytest.mark.only_on("tensorflow", reason="tf.distribute is TensorFlow's")
 
@@ -57,8 +58,7 @@ print(json.dumps([history["loss"], weights.tolist()]))
 """
 
 
-def tiny():
-    return vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=3, dropout=0.0)
+tiny = functools.partial(tiny_model, patch_size=16)
 
 
 def trained(*arguments, program=PROGRAM):
@@ -161,13 +161,3 @@ def test_what_a_recipe_adds_to_a_model_is_made_under_the_strategy_of_the_model()
         assert model.weights
         for variable in (*model.weights, *model.optimizer.variables):
             assert strategy.extended.variable_created_in_scope(variable.value), variable.path
-
-
-def test_a_model_that_was_made_outside_the_strategy_in_use_stays_as_it_is():
-    import tensorflow as tf
-
-    strategy, model = tf.distribute.MirroredStrategy(["CPU:0"]), tiny()
-    model.trainable = False
-    with strategy.scope(), pytest.raises(ValueError, match=r"'tiny' was made outside .*inside strategy\.scope\(\)"):
-        training.recipe("finetune").compile(model)
-    assert not model.trainable_variables and getattr(model, "optimizer", None) is None

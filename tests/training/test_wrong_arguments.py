@@ -2,11 +2,10 @@
 
 import dataclasses
 
-import keras
 import pytest
 
 from vit_keras import vit
-from vit_keras._internal.validate import ALIASES, did_you_mean
+from vit_keras._internal.validate import ALIASES
 from vit_keras.training import Augmentation, Recipe, finetune
 
 KNOWN = {field.name for kind in (Recipe, Augmentation) for field in dataclasses.fields(kind)} - {"name", "source"}
@@ -20,7 +19,7 @@ def tiny():
 @pytest.mark.parametrize("name", [*ALIASES, "name", "source", "family", "set", "held_out", "val_split", "device"])
 def test_an_open_model_ignores_no_argument(tiny, name, tmp_path):
     if name not in KNOWN:
-        with pytest.raises(TypeError, match=f"finetune has no argument {name}"):
+        with pytest.raises(TypeError, match=name):
             finetune(tiny, tmp_path, **{name: 1})
 
 
@@ -44,19 +43,3 @@ def test_the_name_of_a_model_gets_the_same_answer(name, meant, tmp_path):
     with pytest.raises(TypeError) as raised:
         finetune("vit_cifar10", tmp_path, **{name: 1})
     assert meant in str(raised.value)
-
-
-def test_weights_of_an_open_model_are_refused(tiny, tmp_path):
-    assert isinstance(tiny, keras.Model)
-    with pytest.raises(ValueError, match="An open model has its weights"):
-        finetune(tiny, tmp_path, weights="other.npz")
-
-
-def test_two_letters_exchanged_are_near_and_only_the_nearest_is_suggested():
-    for choice in ("fsdp", "head", "epochs", "rollout"):
-        for n in range(len(choice) - 1):
-            wrong = choice[:n] + choice[n + 1] + choice[n] + choice[n + 2 :]
-            if wrong != choice:
-                assert did_you_mean(wrong, [choice, "tensor"]) == f" Did you mean {choice!r}?"
-    names = ["vit_ti16", "vit_s16", "vit_b16", "vit_l16"]
-    assert did_you_mean("vitb16", names) == did_you_mean("vit-b16x", names) == " Did you mean 'vit_b16'?"

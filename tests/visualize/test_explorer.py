@@ -227,7 +227,7 @@ def test_too_small_to_fit(tmp_path):
 
 @pytest.mark.parametrize("max_mb", [0, -1, True, "6", None])
 def test_max_mb_is_a_number(max_mb):
-    with pytest.raises(ValueError, match="max_mb must be"):
+    with pytest.raises(ValueError, match="max_mb"):
         explorer(recording(), max_mb=max_mb)
 
 
@@ -330,7 +330,7 @@ def test_where_not_to_save(tmp_path):
     page = explorer(recording())
     with pytest.raises(ValueError, match="is a folder"):
         page.save(tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"There is no folder .*nowhere"):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
         page.save(tmp_path / "nowhere" / "a.html")
 
 
@@ -454,7 +454,7 @@ def test_mistakes_with_a_model_and_with_fused_heads(model):
     with pytest.raises(ValueError, match="4 channels.*images="):
         explorer(recording(), compare=other)
     fused = dataclasses.replace(recording(), head_fusion="relevance", attention=np.ones((3, 1, 17, 17), "float32"))
-    with pytest.raises(ValueError, match="'relevance'.*head_fusion=None"):
+    with pytest.raises(ValueError, match="'relevance'.*head_fusion="):
         explorer(fused)
 
 

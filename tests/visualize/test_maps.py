@@ -8,9 +8,9 @@ import functools
 
 import numpy as np
 import pytest
-from support import far_from_uniform, noise
+from support import noise, tiny_model
 
-from vit_keras import visualize, vit
+from vit_keras import visualize
 from vit_keras.visualize.maps import token_contributions
 from vit_keras.visualize.methods import OF_A_CLASS
 
@@ -19,9 +19,7 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-7}  # float32 results of the same float64 sums
 SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
-def build(**options):
-    model = vit.build_model((32, 48), 8, 3, 32, 2, "tiny", 64, 6, **options)
-    return far_from_uniform(model, 0.15)
+build = functools.partial(tiny_model, (32, 48), num_layers=3, hidden_size=32, mlp_dim=64, classes=6, scale=0.15)
 
 
 @functools.cache

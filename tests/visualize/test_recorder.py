@@ -7,7 +7,7 @@ import warnings
 import keras
 import numpy as np
 import pytest
-from support import far_from_uniform, noise
+from support import noise, tiny_model
 
 from vit_keras import layers, training, visualize, vit
 from vit_keras.visualize import forward_pass, gradients, plan
@@ -16,15 +16,12 @@ SAME = {"rtol": 1e-4, "atol": 1e-5}  # float32, in another order
 SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
-def build(image_size=(32, 48), num_layers=2, dtype=None, seed=1, eagerly=True, **options):
-    """A tiny model whose attention is far from uniform; run without compiling, which would take most of the time."""
-    model = vit.build_model(image_size, 8, num_layers, 32, 2, "tiny", 64, 6, dtype=dtype, **options)
-    return far_from_uniform(model, 0.15, seed, eagerly)
+build = functools.partial(
+    tiny_model, image_size=(32, 48), num_layers=2, hidden_size=32, mlp_dim=64, classes=6, scale=0.15
+)
 
 
-@functools.cache
-def tiny(**options):
-    return build(**options)
+tiny = functools.cache(build)
 
 
 def numpy(tensor):
@@ -174,7 +171,7 @@ def test_a_model_of_any_size_takes_images_of_one_size_at_a_time():
     """The second was squeezed into the size of the first."""
     model = tiny(image_size=None, position_grid=(4, 6))
     two = [noise(16, 16, 3), noise(16, 64, 3)]
-    with pytest.raises(ValueError, match="any size.*Received: 16 x 16 and 16 x 64 pixels.*one image at a time"):
+    with pytest.raises(ValueError, match="16 x 16 and 16 x 64"):
         visualize.attention_map(model, two, return_map=True)
     with pytest.raises(ValueError, match="16 x 16 and 16 x 64"):
         visualize.evaluate_maps(model, two, ["rollout"])
@@ -328,7 +325,7 @@ def test_a_model_with_several_outputs():
     found = relevance(features, target=lambda outputs: outputs["kind"][:, 2])
     np.testing.assert_allclose(found, relevance(model), **SAME)
     assert visualize.record(features, IMAGES, keep="tokens").logits is None
-    with pytest.raises(ValueError, match=r"no single output.*function"):
+    with pytest.raises(ValueError, match="function"):
         relevance(features)
 
 
@@ -348,7 +345,7 @@ def test_the_name_of_a_class():
     model.labels = ("tench, Tinca tinca", "great white shark", "tiger shark, sand tiger", "cock", "hen", "Hen of woods")
     for name, number in (("Tinca tinca", 0), ("tiger shark, sand tiger", 2), (" HEN ", 4)):
         assert visualize.record(model, IMAGES, target=name, keep="attention").target.tolist() == [number] * 2
-    with pytest.raises(ValueError, match="'shark'.*great white shark; tiger shark"):
+    with pytest.raises(ValueError, match="'shark'"):
         visualize.record(model, IMAGES, target="shark")
     with pytest.raises(ValueError, match="knows no names"):
         visualize.record(tiny(), IMAGES, target="hen")

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 from recordings import grey_image
-from support import far_from_uniform, noise
+from support import noise, tiny_model
 
 from vit_keras import layers, visualize, vit
 from vit_keras.anatomy.parts import attention_blocks, find_vit
@@ -20,11 +20,7 @@ from vit_keras.visualize.plan import Plan
 SAME = 1e-6
 
 
-def build(image_size=32, patch_size=8, layers=2, eagerly=True, **options):
-    """A tiny model whose attention is far from uniform, with the same weights on every backend."""
-    top = {"include_top": False} if options.get("pooling", "token") is None else {}
-    model = vit.build_model(image_size, patch_size, layers, 64, 2, "tiny", 128, classes=10, **options, **top)
-    return far_from_uniform(model, 0.1, eagerly=eagerly)
+build = functools.partial(tiny_model, num_layers=2, hidden_size=64, mlp_dim=128, classes=10, scale=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +104,7 @@ KINDS = {
     "tall": {"image_size": (64, 32), "patch_size": (8, 16)},
     "gap": {"pooling": "gap"},
     "all tokens": {"pooling": None},
-    "one block": {"layers": 1},
+    "one block": {"num_layers": 1},
     "grey": {"channels": 1},
     "four channels": {"channels": 4},
     "other width of heads": {"dim_head": 20},
@@ -123,7 +119,7 @@ def of_kind(kind):
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param("class token", marks=pytest.mark.core),
+        pytest.param("class token"),
         "wide patches",
         "gap",
         pytest.param("all tokens", marks=pytest.mark.slow),
@@ -173,7 +169,6 @@ def test_a_recording_ends_with_an_error():
     assert scores == []
 
 
-@pytest.mark.core
 def test_a_recording_does_not_change_the_output(tiny):
     inputs = vit.preprocess_inputs(noise(1, 32, 32, 3))
     expected = keras.ops.convert_to_numpy(tiny(inputs))
@@ -250,7 +245,7 @@ def subclassed(model):
         pytest.param(sequential, marks=pytest.mark.slow),
         pytest.param(nested_twice, marks=pytest.mark.core),
         extended,
-        pytest.param(subclassed, marks=pytest.mark.core),
+        pytest.param(subclassed),
         Classifier,
     ],
 )
@@ -335,7 +330,7 @@ def looks_for(feature, image_size, patch_size, layers=2, **options):
 
     `feature(model, direction)` sets the weights that put `direction` into the tokens of those patches.
     """
-    model = build(image_size, patch_size, layers, **options)
+    model = build(image_size, patch_size, num_layers=layers, **options)
     model.set_weights([np.zeros_like(w) for w in model.get_weights()])
     feature(model, DIRECTION)
     for layer in model.layers:
@@ -381,7 +376,7 @@ def test_patches_are_numbered_row_by_row(image_size, patch_size):
 @pytest.mark.parametrize(
     ("pooling", "image_size", "patch_size"),
     [
-        pytest.param("token", *RECTANGLES[0], marks=pytest.mark.core),
+        pytest.param("token", *RECTANGLES[0]),
         ("gap", *RECTANGLES[1]),
         *(
             pytest.param(pooling, *rectangle, marks=pytest.mark.slow)
@@ -458,7 +453,6 @@ def test_freezing_layers_does_not_change_the_map():
         np.testing.assert_allclose(result, expected, rtol=0, atol=SAME)
 
 
-@pytest.mark.core
 def test_the_map_follows_a_file_of_weights_that_brings_another_activation(tmp_path):
     source, model, image = build(mlp_activation="relu", eagerly=False), build(eagerly=False), noise(32, 32, 3)
     before = visualize.attention_map(model, image, return_map=True)
@@ -516,6 +510,20 @@ def test_a_colour_image_is_grey_for_a_model_of_one_channel():
 def test_an_image_of_the_wrong_channels(channels, given):
     with pytest.raises(ValueError, match=f"{channels} channels.*{given} channels"):
         visualize.attention_map(build(channels=channels), noise(32, 32, given))
+
+
+@pytest.mark.parametrize(
+    ("image", "error", "message"),
+    [
+        *((np.zeros(shape), ValueError, "has the shape") for shape in [(32,), (1, 1, 32, 32, 3), (0, 32, 3)]),
+        (np.zeros((0, 32, 32, 3)), ValueError, "has the shape"),
+        (np.full((32, 32, 3), np.nan), ValueError, "not finite"),
+        ("nothing.png", FileNotFoundError, "nothing.png"),
+    ],
+)
+def test_what_is_no_image(tiny, image, error, message):
+    with pytest.raises(error, match=message):
+        visualize.attention_map(tiny, image)
 
 
 # -------------------------------------------------------------------- overlay --

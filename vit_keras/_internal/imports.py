@@ -34,6 +34,9 @@ SAVED = (
 )
 """Modules with a class that Keras can write into a file."""
 
+INSTALL = 'pip install "vit-keras[all]"'
+"""Installs every optional package but the backends."""
+
 _ON_OPENVINO = ("openvino", "openvino scipy")
 BACKENDS = {
     "tensorflow": ("tensorflow", "tensorflow"),
@@ -103,12 +106,12 @@ class _AfterKeras:
         return exec_module
 
 
-def extra(module: str, need: str, name: str) -> Any:
-    """Return a module that an extra of this package installs; an error says who needs it, and names the extra."""
+def extra(module: str, need: str, install: str = INSTALL) -> Any:
+    """Return an optional module, or raise an `ImportError` that says who needs it and how it is installed."""
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise ImportError(f'{need}: pip install "vit-keras[{name}]"') from None
+        raise ImportError(f"{need}: {install}") from None
 
 
 def register() -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Callable, Iterable, Iterator
+import threading
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import keras
 
 Visitor = Callable[[keras.layers.Layer, str, Any], Any]
+Hook = Callable[[keras.layers.Layer, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
 
 # What sees the tensors inside of this package's layers, if anything does.
@@ -17,6 +20,12 @@ _visitor: contextvars.ContextVar[Visitor | None] = contextvars.ContextVar("vit_k
 _watched: contextvars.ContextVar[bool] = contextvars.ContextVar("vit_keras_watched", default=False)
 # As many as there are taps in all threads: torch.compile stops at a context variable, which is not asked without a tap.
 _taps: list[None] = []
+# The hooks of this thread on layers; and of all threads, how many each layer has, and the call that it had before.
+_hooks: contextvars.ContextVar[Mapping[int, tuple[Hook, ...]]] = contextvars.ContextVar(
+    "vit_keras_hooks", default=types.MappingProxyType({})
+)
+_hooked: dict[int, list[Any]] = {}
+_lock = threading.RLock()
 
 
 @contextlib.contextmanager
@@ -56,9 +65,7 @@ def tap(visitor: Visitor, layers: Iterable[keras.layers.Layer] | None = None) ->
     tokens = _watched.set(True), _visitor.set(visitor if layers is None else _visitor.get())
     _taps.append(None)
     try:
-        with contextlib.ExitStack() as stack:
-            for layer in layers or ():
-                stack.enter_context(_shown(layer, visitor))
+        with hooked(layers or (), _showing(visitor)):
             yield
     finally:
         _taps.pop()
@@ -66,26 +73,75 @@ def tap(visitor: Visitor, layers: Iterable[keras.layers.Layer] | None = None) ->
         _visitor.reset(tokens[1])
 
 
+def _showing(visitor: Visitor) -> Hook:
+    """Return a hook that shows a visitor the input and the output of a layer."""
+
+    def hook(layer, call, args, kwargs):
+        return visitor(layer, "output", call(visitor(layer, "input", args[0]), *args[1:], **kwargs))
+
+    return hook
+
+
 @contextlib.contextmanager
-def _shown(layer: keras.layers.Layer, visitor: Visitor) -> Iterator[None]:
-    """Let a visitor see, or replace, the input and the output of a layer."""
-    call, outer = layer.call, vars(layer).get("call")
+def hooked(layers: Iterable[keras.layers.Layer], hook: Hook) -> Iterator[None]:
+    """Let `hook(layer, call, args, kwargs)` return what layers return in this thread, however deep they sit in models.
 
-    def watched(inputs, *args, **kwargs):
-        return visitor(layer, "output", call(visitor(layer, "input", inputs), *args, **kwargs))
-
-    object.__setattr__(layer, "call", watched)
+    Models compile no call of their own inside. Of nested hooks of a layer, `call` of the inner one is the outer one.
+    """
+    layers = list(layers)
+    mine = {id(layer): (*_hooks.get().get(id(layer), ()), hook) for layer in layers}
+    tokens = _watched.set(True), _hooks.set({**_hooks.get(), **mine})
+    _taps.append(None)
+    with _lock:
+        for layer in layers:
+            _hook(layer)
     try:
         yield
     finally:
-        object.__delattr__(layer, "call")
-        if outer is not None:
-            object.__setattr__(layer, "call", outer)
+        with _lock:
+            for layer in layers:
+                _unhook(layer)
+        _taps.pop()
+        _watched.reset(tokens[0])
+        _hooks.reset(tokens[1])
+
+
+def _hook(layer: keras.layers.Layer) -> None:
+    """Replace the call of a layer, for as long as a thread has a hook on it."""
+    if (known := _hooked.get(id(layer))) is not None:
+        known[0] += 1
+        return
+    name = "quantized_call" if getattr(layer, "quantization_mode", None) else "call"
+    _hooked[id(layer)] = [1, name, vars(layer).get(name)]
+    plain = getattr(layer, name)
+    object.__setattr__(
+        layer, name, lambda *args, **kwargs: _run(_hooks.get().get(id(layer), ()), layer, plain)(*args, **kwargs)
+    )
+
+
+def _unhook(layer: keras.layers.Layer) -> None:
+    known = _hooked[id(layer)]
+    known[0] -= 1
+    if not known[0]:
+        _, name, before = _hooked.pop(id(layer))
+        object.__delattr__(layer, name) if before is None else object.__setattr__(layer, name, before)
+
+
+def _run(hooks: tuple[Hook, ...], layer: keras.layers.Layer, plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the call of a layer through hooks, of which the last comes first."""
+    if not hooks:
+        return plain
+    return lambda *args, **kwargs: hooks[-1](layer, _run(hooks[:-1], layer, plain), args, kwargs)
 
 
 def is_tapped() -> bool:
     """Return whether a `tap` sees what is inside of layers here."""
     return bool(_taps) and _visitor.get() is not None
+
+
+def is_hooked() -> bool:
+    """Return whether this runs while layers have hooks, as in a dry run of a model."""
+    return bool(_taps) and bool(_hooks.get())
 
 
 def is_watched() -> bool:

@@ -5,7 +5,6 @@ it (dropout, a head, a softmax) are taken into account. This module alone decide
 its outputs are logits, and where its blocks and its head are, so that the whole package agrees.
 """
 
-from . import pooling as pooling
 from .inputs import preprocessing_of
 from .outputs import (
     class_names,

@@ -3,118 +3,57 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import keras
-import numpy as np
-from keras import ops
 
 from .._internal.validate import size_pair
 from .._internal.warn import warn_caller
 from ..backend.keras_internals import flat_layers, kept, origin
 from ..preprocess import GOOGLE, Preprocessing
 from ..preprocess.layer import Preprocess
-from .parts import blocks, find_vit, learner
-
-_NORMALIZING = (Preprocess, keras.layers.Rescaling, keras.layers.Normalization)
-_RESIZING = (Preprocess, keras.layers.Resizing, keras.layers.CenterCrop)
-
-
-class _Entry:
-    """The layers between a model's input and the first block of its ViT."""
-
-    def __init__(self, model: keras.Model, vit: keras.Model):
-        # `image` is the symbolic tensor of the images (None if the model has no graph), and `preprocessing_models` a
-        # chain of functional models from it to the input of the ViT, empty if they are the same.
-        self.image, self.preprocessing_models, passed, has_graph = None, [], [], True
-        for outer, inner in _way_to(model, vit):
-            if isinstance(outer, keras.Sequential) and not outer.built:
-                any_size = any(isinstance(layer, _RESIZING) for layer in outer.layers)
-                outer.build((None, None, None, vit.input_shape[-1]) if any_size else vit.input_shape)
-            entering = _entering(outer, inner)
-            if entering is None:  # a subclass of keras.Model: its layers are known, and taken for a chain
-                passed += outer.layers[: outer.layers.index(inner)]
-                has_graph = False
-                continue
-            operations, image = _upstream(entering)
-            self.image = image if self.image is None else self.image
-            passed += operations
-            if operations and image is not None:  # it may have another shape, as for `TimeDistributed`
-                self.preprocessing_models.append(keras.Model(image, entering))
-            elif operations:
-                has_graph = False
-        passed = [part for each in passed for part in (flat_layers(each) if _is_layer(each) else [each])]
-        first = next(iter(blocks(vit)), None)
-        entering = None if first is None else _entering(vit, first)
-        operations, image = ([], None) if entering is None else _upstream(entering)
-        self.image = image if self.image is None else self.image
-        inside = [layer for layer in operations if isinstance(layer, _NORMALIZING)]
-        self.normalizing = [layer for layer in passed if isinstance(layer, _NORMALIZING)] + inside
-        self.resizing = [layer for layer in passed + operations if isinstance(layer, _RESIZING)]
-        # Models whose output shows which pixel range is expected; without a graph, the layers that normalize, in order.
-        self.probe = self.preprocessing_models + ([keras.Model(image, inside[-1].output)] if inside else [])
-        self.probe = self.probe if has_graph else self.normalizing
-        learned = any(layer.weights for layer in passed if _is_layer(layer))
-        if learned and not self.normalizing:  # features of the user's own, and no preprocessing
-            self.probe = []
+from .around import upstream
+from .dry_run import RESIZING, input_range, resizing
+from .parts import blocks, find_vit, input_shape, learner
 
 
-def _entry(model: keras.Model) -> _Entry:
-    model = learner(model)
-    return kept(model, "entry", lambda: _Entry(model, find_vit(model)))
+def entering(model: keras.Model, vit: keras.Model) -> Iterator[tuple[keras.Model, keras.layers.Layer, Any]]:
+    """Yield models around a ViT, the outermost first, the layer in each that is or holds it, and what that layer takes.
 
-
-def _is_layer(operation):
-    return isinstance(operation, keras.layers.Layer)
-
-
-def _way_to(model, vit):
-    """Yield pairs of a model and the layer in it that is or contains the ViT, the outermost first."""
+    It is a symbolic tensor, or `None` in a subclass of `keras.Model`, which has no graph.
+    """
     while model is not vit:
-        parts = [layer for layer in model.layers if any(part is vit for part in flat_layers(layer))]
-        if not parts:
+        inner = next((layer for layer in model.layers if vit in flat_layers(layer)), None)
+        if inner is None:
             return
-        yield model, parts[0]
-        model = parts[0]
-        if not isinstance(model, keras.Model):  # a layer that wraps the ViT
+        if isinstance(model, keras.Sequential) and not model.built:
+            any_size = any(isinstance(layer, RESIZING) for layer in model.layers)
+            model.build((None, None, None, vit.input_shape[-1]) if any_size else vit.input_shape)
+        taken = upstream(*getattr(model, "outputs", None) or ()).get(inner)
+        yield model, inner, taken[0] if taken else None
+        if not isinstance(inner, keras.Model):  # a layer that wraps the ViT
             return
+        model = inner
 
 
-def _entering(model, layer):
-    """Return the symbolic tensor that a layer takes in the graph of a model; `None` if either is missing."""
-    pending, seen = list(getattr(model, "outputs", None) or ()), set()
-    while pending:
-        tensor = pending.pop()
-        if id(tensor) in seen:
-            continue
-        seen.add(id(tensor))
-        operation, inputs = origin(tensor)
-        if operation is layer:
-            return inputs[0]
-        pending += inputs
-    return None
+def front(model: keras.Model) -> keras.Model | None:
+    """Return the layers before the ViT in a model as a functional model; `None` if there are none, or no graph."""
+    model = learner(model)
+    steps = [*entering(model, find_vit(model))]
 
+    def make():
+        found = None
+        for outer, _, tensor in steps:
+            starts = [x for x in outer.inputs if origin(x)[0] in upstream(tensor)]
+            if tensor is not starts[0]:
+                part = keras.Model(starts if starts[1:] else starts[0], tensor)
+                found = part if found is None else keras.Model(found.input, part(found.output))
+        return found
 
-def _upstream(tensor):
-    """Return the operations that compute a symbolic tensor, first to last, and the images that they start from."""
-    operations, image, pending, seen = [], None, [tensor], set()
-    while pending:
-        tensor = pending.pop()
-        operation, inputs = origin(tensor)
-        if id(operation) in seen:
-            continue
-        seen.add(id(operation))
-        if inputs:
-            operations.append(operation)
-        elif len(tensor.shape) == 4:
-            image = tensor
-        pending += inputs
-    return operations[::-1], image
-
-
-def preprocessing_models(model: keras.Model) -> list[keras.Model]:
-    """Return the layers before the ViT in a model (preprocessing, augmentation), as a chain of functional models."""
-    return list(_entry(model).preprocessing_models)
+    if any(tensor is None for _, _, tensor in steps):
+        return None
+    return kept(model, ("front", *(id(tensor) for _, _, tensor in steps)), make)
 
 
 def image_shape(model: keras.Model) -> tuple[int | None, int | None, int | None, int | None]:
@@ -124,8 +63,12 @@ def image_shape(model: keras.Model) -> tuple[int | None, int | None, int | None,
             f"The model {model.name!r} takes {takes}, not images. Pass the model in it, {find_vit(model).name!r}: "
             "anatomy.find_vit(model) returns it, and they share their weights."
         )
-    image = _entry(model).image
-    return tuple(find_vit(model).input_shape if image is None else image.shape)
+    model = learner(model)
+    vit = find_vit(model)
+    graphs = [upstream(tensor) for _, _, tensor in entering(model, vit) if tensor is not None]
+    starts = [[layer.output for layer, taken in graph.items() if not taken] for graph in graphs[:1]] or [vit.inputs]
+    images = [tuple(x.shape) for x in starts[0] if len(x.shape) == 4] or [tuple(input_shape(vit))]
+    return next((shape for shape in images if shape[-1] == input_shape(vit)[-1]), images[0])
 
 
 def check_batch(model: keras.Model, images: Any) -> None:
@@ -167,33 +110,6 @@ def native_size(model: keras.Model, image_size: Any = None) -> tuple[int, int] |
     return height, width
 
 
-def input_range(model: keras.Model) -> str:
-    """Return the pixel range of a model, found by sending black and white images through the layers before its ViT."""
-    entry = _entry(model)
-    if not entry.probe:
-        return "normalized"
-    height, width, channels = (find_vit(model).input_shape if entry.image is None else entry.image.shape)[1:]
-    channels = channels or own_preprocessing(find_vit(model)).channels  # as many as the ViT where any number may come
-
-    def reaching(value):
-        x = np.full((1, height or 32, width or 32, channels), value, "float32")
-        for part in entry.probe:
-            x = part(x, training=False)
-        return ops.convert_to_numpy(x)
-
-    black, grey, white = (reaching(value) for value in (0, 1, 255))
-    if np.allclose(black, 0, atol=1e-3) and np.allclose(white, 255, atol=1):
-        return "normalized"
-    for name, values in (("pixels", (black, white)), ("unit", (black, grey))):
-        if all(np.abs(x).max() < _LARGEST for x in values):
-            return name
-    return "normalized"
-
-
-_LARGEST = 10.0
-"""No normalization of images makes values as large as this: ImageNet's makes 2.7 of white, CLIP's 2.2."""
-
-
 def preprocessing_of(model: keras.Model, image_size: Any = None) -> Preprocessing:
     """Return the preprocessing that this model expects.
 
@@ -221,7 +137,7 @@ def preprocessing_of(model: keras.Model, image_size: Any = None) -> Preprocessin
     own, channels = own_preprocessing(find_vit(model)), image_shape(model)[3]
     own = own if channels is None else own.for_channels(channels)
     size = native_size(model, image_size)
-    if _entry(model).resizing:
+    if resizing(model):
         any_size = None in image_shape(model)[1:3] and image_size in (None, "native")
         own = own.replace(image_size=None if any_size else size, crop=None)
     else:
@@ -273,7 +189,7 @@ _INTERPOLATIONS = {
 
 def _sizing(model: keras.Model) -> Any:
     """Return the first layer before the ViT that gives images of any size one size; `None` if there is none."""
-    for layer in _entry(model).resizing:
+    for layer in resizing(model):
         if not isinstance(layer, Preprocess) or layer.preprocessing.image_size is not None:
             return layer
     return None

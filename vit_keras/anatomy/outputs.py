@@ -12,7 +12,8 @@ import numpy as np
 from .. import labels
 from .._internal.validate import as_array, one_of
 from ..backend.keras_internals import origin
-from .parts import HEADS, blocks, checked, has_vit
+from .dry_run import ending
+from .parts import blocks, checked, has_vit
 
 
 def outputs_of(model: keras.Model) -> list[Any]:
@@ -23,35 +24,6 @@ def outputs_of(model: keras.Model) -> list[Any]:
             f"Cannot infer what the output of the model {model.name!r} comes from: it is a subclass of keras.Model."
         )
     return list(outputs)
-
-
-def last_activation(model: keras.Model) -> str:
-    """Return the name of the activation of a model's first output; `"linear"` means logits or features."""
-    return _activation(tensor_source(outputs_of(model)[0]))
-
-
-def last_layer(model: keras.Model) -> Any:
-    """Return the layer that returns a model's output, at any depth; `None` if it cannot be inferred."""
-    layer: Any = checked(model)
-    while isinstance(layer, keras.Model):
-        outputs = getattr(layer, "outputs", None)
-        if outputs is not None and len(outputs) == 1 and not isinstance(layer, keras.Sequential):
-            layer = origin(outputs[0])[0]
-        else:
-            layer = layer.layers[-1] if layer.layers else None
-    return layer
-
-
-def output_source(model: keras.Model) -> Any:
-    """Return the layer or operation that computes the values of a model's first output, at any depth."""
-    with contextlib.suppress(ValueError):
-        return tensor_source(outputs_of(model)[0])
-    return last_layer(model)
-
-
-def tensor_source(output: Any) -> Any:
-    """Return the operation that computes a tensor's values, skipping those that keep or only scale them."""
-    return [*_way_back(output, _keeps_values)][-1]
 
 
 def _way_back(output, past: Callable[[Any], bool]) -> Iterator[Any]:
@@ -67,19 +39,8 @@ def _way_back(output, past: Callable[[Any], bool]) -> Iterator[Any]:
             return
 
 
-def _keeps_values(operation) -> bool:
-    return isinstance(operation, _PASSING) and _activation(operation) == "linear"
-
-
 def _keeps_classes(operation) -> bool:
     return isinstance(operation, _PASSING) or type(operation).__name__.lower() in _PROBABILITIES
-
-
-def _activation(operation) -> str:
-    if isinstance(operation, keras.layers.Layer) and not isinstance(operation, keras.layers.Softmax):
-        return getattr(getattr(operation, "activation", None), "__name__", "linear")
-    name = type(operation).__name__.lower()  # a layer, or an operation of keras.ops
-    return name if name in _PROBABILITIES else "linear"
 
 
 _PROBABILITIES = ("softmax", "sigmoid")
@@ -95,19 +56,10 @@ _PASSING = (
 
 
 def output_kind(model: keras.Model) -> str | None:
-    """Return the kind of a model's output."""
-    try:
-        source = tensor_source(outputs_of(model)[0])
-    except ValueError:  # there is no graph, in the model or in one nested in it
-        return None
-    if _activation(source) in _PROBABILITIES:
-        return "probabilities"
-    if isinstance(source, keras.layers.Dense) and _activation(source) == "linear":
-        return "logits"
-    if isinstance(source, keras.layers.Dense) and source.name in HEADS:
-        return None
-    known = isinstance(source, keras.layers.Layer) and not isinstance(source, keras.layers.Lambda)
-    return "features" if known else None
+    """Return `"logits"`, `"probabilities"`, `"features"`, or `None` for anything else and what cannot be asked."""
+    with contextlib.suppress(ValueError):
+        return ending(model).kind
+    return None
 
 
 def why_not_classifier(model: keras.Model) -> str | None:

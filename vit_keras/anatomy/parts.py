@@ -19,10 +19,8 @@ from ..layers.mixer import MixerBlock
 HEADS = ("head", "head_dist")
 """Names of a ViT's layers that return classes."""
 
-HEAD = ("pre_logits", *HEADS)
-"""Names of a ViT's layers that are replaced for a new set of classes."""
-
-_PARTS = (layers.AddPositionEmbs, layers.AddSinCosPositionEmbs, layers.TransformerBlock, MixerBlock)
+BLOCKS = (layers.TransformerBlock, MixerBlock)
+_PARTS = (layers.AddPositionEmbs, layers.AddSinCosPositionEmbs, *BLOCKS)
 
 
 def checked(model: Any) -> keras.Model:
@@ -62,7 +60,8 @@ def find_vit(model: keras.Model) -> keras.Model:
     """
     models = [layer for layer in flat_layers(learner(model)) if isinstance(layer, keras.Model)]
     found = [m for m in models if any(isinstance(layer, _PARTS) for layer in m.layers)]
-    texts = [m for m in found if len(_input_shape(m)) == 2]
+    found = [m for m in found if not any(each in found for each in flat_layers(m)[1:])]  # the innermost
+    texts = [m for m in found if len(input_shape(m)) == 2]
     if len(found) != 1:
         advice = "Pass one of them." if not texts else "Pass model.image, or zero_shot_classifier(model, texts)."
         raise ValueError(
@@ -72,12 +71,12 @@ def find_vit(model: keras.Model) -> keras.Model:
     if texts:
         raise ValueError(
             f"The model {found[0].name!r} is not a Vision Transformer: its input has the shape "
-            f"{_input_shape(found[0])}, as the tokens of a text."
+            f"{input_shape(found[0])}, as the tokens of a text."
         )
     return found[0]
 
 
-def _input_shape(model: keras.Model) -> tuple[int | None, ...]:
+def input_shape(model: keras.Model) -> tuple[int | None, ...]:
     """Return the shape of a model's first input; `()` for a model without a graph."""
     return next((tuple(each.shape) for each in getattr(model, "inputs", None) or ()), ())
 
@@ -97,8 +96,7 @@ def blocks(model: keras.Model) -> list[keras.layers.Layer]:
         >>> len(blocks(vit.build_model(32, 16, 3, 16, 2, "tiny", 32, classes=2)))
         3
     """
-    inside = flat_layers(checked(model))
-    return [layer for layer in inside if isinstance(layer, (layers.TransformerBlock, MixerBlock))]
+    return [layer for layer in flat_layers(checked(model)) if isinstance(layer, BLOCKS)]
 
 
 def attention_blocks(model: keras.Model) -> list[layers.TransformerBlock]:
@@ -208,39 +206,6 @@ def quantization(model: keras.Model) -> str | None:
     """Return how the weights of a model are quantized, such as `"int8"` after `model.quantize("int8")`, or `None`."""
     modes = (getattr(layer, "quantization_mode", None) for layer in flat_layers(checked(model)))
     return " and ".join(sorted({mode for mode in modes if mode is not None})) or None
-
-
-def head_layers(model: keras.Model) -> list[keras.layers.Layer]:
-    """Return all layers that turn features into classes, including those that a user added around the ViT."""
-    model = learner(model)
-    try:
-        backbone = {id(layer) for layer in find_vit(model).layers if layer.name not in HEAD}
-        found = [layer for layer in leaves(model) if layer.weights and id(layer) not in backbone]
-    except ValueError:  # another's model
-        weighted = [layer for layer in model.layers if layer.weights]
-        found = [layer for layer in weighted if not isinstance(layer, keras.Model)]
-        if len(weighted) == 1 and not found:
-            return head_layers(weighted[0])
-        found = found if len(found) < len(weighted) else found[-1:]
-    if not found:
-        towers = [layer.name for layer in model.layers if isinstance(layer, keras.Model)]
-        remedy = "Build it with classes=…, or put a Dense layer behind it."
-        if len(towers) > 1:
-            remedy = (
-                f"Freeze its models, {' and '.join(towers)}, or layers of them, by layer.trainable = False. A recipe "
-                'with train="all" leaves them frozen.'
-            )
-        raise ValueError(f"The model {model.name!r} has no head to train. {remedy}")
-    return found
-
-
-def leaves(model: keras.Model) -> list[keras.layers.Layer]:
-    """Return the layers of a model that are not models themselves, including those of nested models."""
-    return [
-        leaf
-        for layer in checked(model).layers
-        for leaf in (leaves(layer) if isinstance(layer, keras.Model) else [layer])
-    ]
 
 
 def check_settings(vit: keras.Model) -> None:

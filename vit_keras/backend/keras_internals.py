@@ -16,13 +16,13 @@ import keras
 import numpy as np
 
 
-def flat_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
-    """Return a layer and all layers inside it, each once and in order."""
+def flat_layers(layer: keras.layers.Layer, whole: tuple[type, ...] = ()) -> list[keras.layers.Layer]:
+    """Return a layer and all layers inside it but those inside of some classes, each once and in order."""
     # Keras' own list reverses those of nested models.
     found, waiting = {}, [layer]
     while waiting:
         each = waiting.pop()
-        waiting += () if each in found else reversed(each._layers)
+        waiting += () if each in found or isinstance(each, whole) else reversed(each._layers)
         found[each] = None
     return list(found)
 
@@ -41,6 +41,11 @@ def origin(tensor: Any) -> tuple[Any, list[Any]]:
     """Return the operation that a symbolic tensor comes from, and that operation's input tensors."""
     operation, node_index, _ = tensor._keras_history
     return operation, list(operation._inbound_nodes[node_index].input_tensors)
+
+
+def input_structure(model: keras.Model) -> Any:
+    """Return the symbolic inputs of a functional model, in the list or dictionary that it was built with."""
+    return getattr(model, "_inputs_struct", model.inputs[0])  # a Sequential has no structure
 
 
 def full_kernel(dense: keras.layers.Dense) -> keras.Variable:

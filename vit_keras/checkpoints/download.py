@@ -125,10 +125,10 @@ def _fetch(url: str, part: Path, size: int | None, timeout: float, progress: boo
 
 
 def _named(url: str) -> str:
-    """Return the name that the folder of a published file must have, if other published files are called the same."""
+    """Return the name that a published file or its folder must have, if other published files are called the same."""
     model, resolve, _ = url.removeprefix(HUB).partition("/resolve/")
     if url.startswith(HUB) and resolve:
-        return f", named {model.rpartition('/')[2]!r}"
+        return f". One of them is named {model.rpartition('/')[2]!r}"
     path = cached_path(url)
     return "" if registry.is_unique(path.name) else f", named {path.parent.name!r}"
 

@@ -287,13 +287,16 @@ def _local_copies(checkpoint: Checkpoint) -> Iterator[tuple[Path, bool]]:
     vit_keras_0 = f"ViT-{checkpoint.variant}_{checkpoint.weights}.npz"
     unique = registry.is_unique(published.name)
     home = checkpoint.name.rpartition("/")[2] if on_hub else published.parent.name
+    after_model = home + published.suffix  # on a hub, all files have the same name
     for place in filter(None, os.environ.get("VIT_KERAS_WEIGHTS", "").split(os.pathsep)):
         place = Path(os.path.abspath(expanded(place)))
         if os.path.isdir(place):
             for folder in _with_folders_in(place):
                 yield from ((folder / published, True), (folder / vit_keras_0, True))
                 yield folder / published.name, unique or folder.name == home
-                yield folder / checkpoint.name / published.name, on_hub
+                yield from ((folder / checkpoint.name / published.name, on_hub), (folder / after_model, on_hub))
+        elif on_hub and place.name == after_model:
+            yield place, True
         elif place.name in (published.name, vit_keras_0):
             yield place, unique or place.name == vit_keras_0 or place.parent.name == home
     size_unknown = checkpoint.bytes is None

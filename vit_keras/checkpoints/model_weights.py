@@ -22,7 +22,6 @@ from ..anatomy.parts import (
     dense_layers,
     find_vit,
     has_attention,
-    heads,
     learner,
     quantization,
 )
@@ -165,7 +164,7 @@ def _infer_plain_config(vit: keras.Model, shapes: Mapping[str, tuple[int, ...]])
     blocks = attention_blocks(vit)
     positions = next(layer for layer in vit.layers if isinstance(layer, layers.AddPositionEmbs))
     pooled = any(isinstance(layer, layers.ExtractToken) for layer in vit.layers)
-    head = next((layer for layer in heads(vit) if layer.name == "head"), None)
+    head = next((layer for layer in vit.layers if layer.name == "head"), None)
     top = {name: shapes[f"{name}/kernel"][1] for name in ("pre_logits", "head") if f"{name}/kernel" in shapes}
     patch_height, patch_width, channels, hidden_size = shapes["embedding/kernel"]
     image_size = tuple(vit.input_shape[1:3])

@@ -23,7 +23,7 @@ from .console import print_pairs, quietly
 __all__ = ["doctor"]
 
 _OURS = "vit-keras"
-_FOR_DEVELOPERS = {"docs", "examples", "lint", "test"}
+_FOR_DEVELOPERS = {"docs", "lint", "test"}
 _PACKAGES = ("tensorflow", "tensorflow-cpu", "jax", "torch", "openvino", "numpy", "pillow", "h5py")
 _VARIABLES = ("KERAS_", "VIT_KERAS_", "CUDA_VISIBLE_DEVICES", "JAX_PLATFORMS", "OMP_", "TF_ENABLE_", "TF_NUM_", "XLA_")
 """Beginnings of the names of environment variables that change results or speed. None of them holds a secret."""

@@ -109,14 +109,14 @@ def models(
     header = ("WEIGHTS", "PX", "HEAD", "MB", "GMAC", "TOP-1", "HERE", "LICENSE")
     rows = [_row(c) for c in shown]
     print_table(header if any(row[-1] for row in rows) else header[:-1], rows, "<>>>>><<", least=110)
-    print("\nHEAD: classes, or width of the embedding. MB: size of the file; ~: of its parameters in float32.")
-    print("GMAC: 10^9 multiplications for an image. TOP-1: accuracy on ImageNet-1k in percent, as published.")
+    print("\nHEAD: classes, or width of the embedding. MB: size of the file; ~: in float32.")
+    print("GMAC: 10^9 multiplications for an image. TOP-1: % on ImageNet-1k, as published.")
     print("License: Apache-2.0 unless the table names another.")
     for name, url in sorted({(c.license, c.license_url) for c in shown if c.license != "Apache-2.0"}):
         print(f"  {name}: {url}")
     if len(shown) < len(found):
         more = len(found) - len(shown)
-        print(f"{more} more from other publishers and families: vit-keras models --all, or pass a PATTERN.")
+        print(f"{more} more by other publishers: vit-keras models --all, or pass a PATTERN.")
 
 
 def _row(found: Checkpoint) -> tuple[str, ...]:

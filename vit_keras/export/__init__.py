@@ -90,8 +90,8 @@ def export(
 
     from .._internal.atomic import naming, put_together, workspace
     from .._internal.validate import expanded, path_text
+    from ..anatomy.dry_run import shows_attention
     from ..anatomy.parts import learner
-    from ..anatomy.pooling import shows_attention
     from .images import check_images
     from .onnx.calibration import calibrated
     from .other_backend import write_in_its_backend
@@ -120,7 +120,7 @@ def export(
     missing = [module for module in needed if importlib.util.find_spec(module) is None]
     if missing:
         raise ImportError(
-            f'The format {name!r} needs {", ".join(missing)}, not installed: pip install "vit-keras[{kind.extra}]".'
+            f"The format {name!r} needs {', '.join(missing)}, not installed: pip install {' '.join(missing)}"
         )
     model = learner(model)
     if attention is None:

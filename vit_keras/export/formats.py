@@ -20,7 +20,6 @@ class Format:
 
     Attributes:
         suffix: The ending of its files; `""` for a folder.
-        extra: The extras of this package that install what it needs: `pip install "vit-keras[onnx]"`.
         writes: Modules to import for writing.
         runs: Modules to import for running.
         backend: The Keras backend that must be active to write it; `None` for any.
@@ -36,7 +35,6 @@ class Format:
     """
 
     suffix: str
-    extra: str
     writes: tuple[str, ...]
     runs: tuple[str, ...]
     backend: str | None = None
@@ -48,10 +46,9 @@ class Format:
 
 
 FORMATS = {
-    "saved_model": Format("", "tensorflow", ("tensorflow",), ("tensorflow",), "tensorflow"),
+    "saved_model": Format("", ("tensorflow",), ("tensorflow",), "tensorflow"),
     "onnx": Format(
         ".onnx",
-        "onnx",
         ("onnx",),
         ("onnxruntime",),
         quantize=("int8",),
@@ -60,7 +57,6 @@ FORMATS = {
     ),
     "openvino": Format(
         ".xml",
-        "openvino",
         ("onnx", "openvino"),
         ("openvino",),
         quantize=("int8",),
@@ -69,7 +65,6 @@ FORMATS = {
     ),
     "litert": Format(
         ".tflite",
-        "tensorflow,litert",
         ("tensorflow",),
         ("ai_edge_litert",),
         "tensorflow",
@@ -77,7 +72,7 @@ FORMATS = {
         quantize=("float16", "int8"),
         options=("batch_size",),
     ),
-    "torch": Format(".pt2", "torch", ("torch",), ("torch",), "torch", resizes=False, options=("batch_size",)),
+    "torch": Format(".pt2", ("torch",), ("torch",), "torch", resizes=False, options=("batch_size",)),
 }
 """All formats, by name."""
 FORMATS["html"] = dataclasses.replace(

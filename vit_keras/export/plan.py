@@ -18,11 +18,11 @@ from .. import __version__, anatomy, layers
 from .. import labels as known_labels
 from .._internal.tap import tap
 from .._internal.validate import positive_integer
-from ..anatomy import parts
+from ..anatomy.around import around, heads, mixes
+from ..anatomy.dry_run import readout, runs
 from ..anatomy.inputs import native_size, preprocessing_of
 from ..anatomy.outputs import NUMBERS, output_kind
 from ..anatomy.parts import find_vit, has_attention, prefix_names
-from ..anatomy.pooling import readout, runs
 from ..backend import compiled
 from ..backend.keras_internals import INPUT_DTYPE, flat_layers
 from ..checkpoints.describe import cached_as
@@ -185,14 +185,16 @@ class Plan:
     def outputs(self, inputs: Any) -> dict[str, Any]:
         """Run the model in float32, on tensors or in a trace, and return `{name: float32 tensor}` by `output_names`."""
         vit, read = find_vit(self.model), []
-        heads = parts.heads(vit)
+        taking = heads(vit)
+        if pooled := not taking and len(vit.output.shape) == 3 and self.kind in ("logits", "probabilities"):
+            taking = [layer for layer in around(self.model) if mixes(layer)]
 
         def note(layer, name, tensor):
-            if name == ("input" if heads else "output"):
+            if name == ("input" if taking else "output") and not (pooled and (read or len(tensor.shape) != 2)):
                 read.append(tensor)
             return tensor
 
-        with in_float32(self.model), tap(note, heads or [vit]), contextlib.ExitStack() as stack:
+        with in_float32(self.model), tap(note, taking or [vit]), contextlib.ExitStack() as stack:
             scores = stack.enter_context(layers.record_attention()) if self.attention else []
             result = self.model(inputs, training=False)
         found = {self.kind: result}
@@ -227,8 +229,15 @@ class Plan:
             "resized": None if last is self.preprocessing else self.image_size,  # by the file, and again by the model
             "stride": anatomy.patch_stride(vit, size),
             "prefix": len(prefix_names(vit)),
-            "readout": [[part.start, part.stop] for part in readout(self.model)],
+            "readout": self._readout(),
         }
+
+    def _readout(self) -> list[float]:
+        """Return how much each token counts, the patches together as one number if all count the same."""
+        shares, prefix = readout(self.model), len(prefix_names(find_vit(self.model)))
+        same = np.ptp(shares[prefix:]) < 1e-4 or self.image_size is None
+        shares = np.append(shares[:prefix], shares[prefix:].sum()) if same else shares
+        return [round(float(share), 6) for share in shares]
 
     def metadata_json(self) -> dict[str, Any]:
         """Return the metadata of a file as plain JSON."""

@@ -78,10 +78,9 @@ window.ask = async (file) => {
 function attention(scores, height, width) {
   const tokens = scores[0]?.dims[3], grid = tokens && patches(tokens - about.prefix, about.size ?? [height, width]);
   if (!grid || scores.some(({ dims }) => dims[2] !== tokens || dims[3] !== tokens)) return null;
-  const start = new Float64Array(tokens); // the share of each token in the output
-  for (const [first, end] of about.readout) {
-    for (let n = first; n < (end ?? tokens); n++) start[n] += 1 / ((end ?? tokens) - first) / about.readout.length;
-  }
+  const { prefix, readout } = about, together = readout.length === prefix + 1; // one share of all patches
+  const share = (n) => (together && n >= prefix ? readout[prefix] / (tokens - prefix) : readout[n]);
+  const start = Float64Array.from({ length: tokens }, (_, n) => share(n)); // the share of each token in the output
   const heads = ({ dims, data }) => Array.from({ length: dims[1] }, (_, h) => data.subarray(h * tokens ** 2, (h + 1) * tokens ** 2));
   let rollout = start;
   for (const layer of [...scores].reverse()) {

@@ -11,7 +11,8 @@ import numpy as np
 from keras import layers, ops
 
 from .._internal.validate import instance, positive_integer
-from ..anatomy.parts import find_vit, heads, learner
+from ..anatomy.inputs import entering
+from ..anatomy.parts import HEADS, find_vit, learner
 from ..backend.guarded import CheckedModel
 from ..config import ViTConfig
 from ..labels import check_class_numbers
@@ -51,15 +52,14 @@ def pack(model: keras.Model, tokens: int = 512, images: int = 8) -> PackedTransf
         >>> packed.predict_images([np.zeros((64, 32, 3), "float32"), np.zeros((16, 80, 3), "float32")]).shape
         (2, 10)
     """
-    vit, inner = find_vit(model), learner(model)
-    while inner is not vit:
-        parts = [part for part in getattr(inner, "operations", inner.layers) if not isinstance(part, layers.InputLayer)]
-        if len(parts) != 1 or not isinstance(parts[0], keras.Model):
+    vit = find_vit(model)
+    for outer, inner, _ in entering(learner(model), vit):
+        parts = [part for part in getattr(outer, "operations", outer.layers) if not isinstance(part, layers.InputLayer)]
+        if parts != [inner] or not isinstance(inner, keras.Model):
             raise ValueError(
                 f"The model {model.name!r} has layers around the Vision Transformer {vit.name!r}, which packing would "
                 "leave out. Pass the Vision Transformer: anatomy.find_vit(model) returns it."
             )
-        inner = parts[0]
     return PackedTransformer(vit, tokens, images, name=f"{model.name}_packed")
 
 
@@ -223,7 +223,7 @@ class PackedTransformer(CheckedModel):
         config, layer = self.config, self.vit.get_layer
         if config.representation_size is not None:
             pooled = [layer("pre_logits")(pooled[0])]
-        outputs = [head(x) for head, x in zip(heads(self.vit), pooled)] if config.include_top else pooled
+        outputs = [layer(name)(x) for name, x in zip(HEADS, pooled)] if config.include_top else pooled
         output = sum(outputs[1:], outputs[0]) / len(outputs) if outputs[1:] else outputs[0]
         named = [each for each in self.vit.layers if each.name == "activation"]
         return named[0](output) if named else output

@@ -1,8 +1,7 @@
 """Serve a model over HTTP from one machine: images in, classes and attention maps out, and a web page to try it.
 
 This server is made for a laptop or a small container. For more, run the exported file in a serving engine:
-preprocessing and the names of classes are in the file. `pip install "vit-keras[serve]"` installs what serving an ONNX
-file needs. That needs neither Keras nor a backend.
+preprocessing and the names of classes are in the file. Serving an ONNX file needs neither Keras nor a backend.
 """
 
 from __future__ import annotations
@@ -100,13 +99,14 @@ def running(model: str | os.PathLike[str] | keras.Model, **options: Any) -> Iter
         >>> with running("vit_ti16.onnx") as address:  # doctest: +SKIP
         ...     urllib.request.urlopen(f"{address}/health").read()
     """
-    from .model import ServedModel, needed
+    from .._internal.imports import extra
+    from .model import ServedModel
 
     call = inspect.signature(serve).bind(model, **{"port": 0, **options})
     call.apply_defaults()
     model, host, port, threads = (call.arguments.pop(name) for name in ("model", "host", "port", "threads"))
     for name in ("starlette", "uvicorn", "python_multipart"):
-        needed(name, "serve")
+        extra(name, f"Serving a model needs {name}")
     import uvicorn
 
     from .._internal.validate import positive_integer
@@ -153,7 +153,7 @@ def _exported(model: Any) -> Iterator[Path]:
             yield path
             return
     from .. import export
-    from ..anatomy.pooling import shows_attention
+    from ..anatomy.dry_run import shows_attention
     from ..opening import as_model
 
     opened = as_model(model)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
 import json
 import math
@@ -18,11 +17,12 @@ from typing import Any, TypeAlias
 import numpy as np
 from PIL import Image
 
+from .._internal.imports import extra
 from .._internal.warn import ignore_in_process
 from ..preprocess import Preprocessing
 from ..preprocess.images import MAX_PIXELS, read, resize_in_steps
 
-__all__ = ["Refused", "ServedModel", "needed"]
+__all__ = ["Refused", "ServedModel"]
 
 RESULTS = ("probabilities", "numbers", "features", "outputs")
 """Outputs of exported files. An answer has the first of these that its file returns."""
@@ -154,9 +154,9 @@ class ServedModel:
         grid = next((each for each in grids if math.prod(each) == count - about["prefix"]), None)
         if grid is None:  # a layer before the ViT crops; `ceil`: a hybrid's ResNet pads
             return None
-        start = np.zeros(count)
-        for part in (slice(*ends) for ends in about["readout"]):
-            start[part] += 1 / start[part].size / len(about["readout"])
+        start = np.array(about["readout"])  # the share of each token in the output
+        if start.size == about["prefix"] + 1:  # of all patches together
+            start = np.append(start[:-1], np.full(count - start.size + 1, start[-1] / (count - start.size + 1)))
         rollout = start
         for score in reversed(scores):
             rollout = (rollout + rollout @ score.mean(axis=0)) / 2
@@ -194,17 +194,8 @@ def read_image(data: bytes, max_pixels: int) -> np.ndarray:
     raise Refused(413, message)
 
 
-def needed(name: str, extra: str) -> Any:
-    """Return a module, or raise an `ImportError` that names the extra which installs it."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        message = f'Serving this model needs {name}, which cannot be imported: pip install "vit-keras[{extra}]"'
-        raise ImportError(message) from error
-
-
 def _onnx(path: Path, threads: int | None) -> Opened:
-    onnxruntime = needed("onnxruntime", "serve")
+    onnxruntime = extra("onnxruntime", "Serving an ONNX file needs onnxruntime")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors
     options.intra_op_num_threads = threads or getattr(os, "process_cpu_count", os.cpu_count)() or 1
@@ -220,7 +211,7 @@ def _onnx(path: Path, threads: int | None) -> Opened:
 
 
 def _openvino(path: Path, threads: int | None) -> Opened:
-    core = needed("openvino", "openvino").Core()
+    core = extra("openvino", "Serving an OpenVINO file needs openvino").Core()
     model = core.read_model(path)
     options = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads or 0}
     compiled, own = core.compile_model(model, "CPU", options), threading.local()
@@ -238,7 +229,7 @@ def _openvino(path: Path, threads: int | None) -> Opened:
 def _saved_model(path: Path, threads: int | None) -> Opened:
     if "keras" not in sys.modules:
         os.environ["KERAS_BACKEND"] = "tensorflow"  # TensorFlow imports Keras, and crashes next to PyTorch
-    tf = needed("tensorflow", "tensorflow")
+    tf = extra("tensorflow", "Serving a SavedModel needs TensorFlow", "pip install tensorflow")
     if threads:
         with contextlib.suppress(RuntimeError):  # TensorFlow computes already, with its own number
             tf.config.threading.set_intra_op_parallelism_threads(threads)

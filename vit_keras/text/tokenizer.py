@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gzip
 import html
-import importlib
 import json
 import os
 import re
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._internal.imports import extra
 from .._internal.validate import expanded, one_of, path_text, positive_integer
 from ..checkpoints.hints import neighbor
 from .published import TOKENIZERS, has_tokenizer, tokenizer_folder
@@ -146,10 +146,7 @@ def _open(folder: Path) -> _Engine:
 
 
 def _library(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError:
-        raise ImportError(f'Texts need the library {name}, not installed: pip install "vit-keras[text]".') from None
+    return extra(name, f"Texts need the library {name}")
 
 
 # --- tokenizers ---------------------------------------------------------------------------------------------------

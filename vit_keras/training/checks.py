@@ -10,7 +10,8 @@ import numpy as np
 from .. import anatomy
 from .._internal.validate import as_array, received, see
 from .._internal.warn import warn_caller
-from ..anatomy.inputs import check_batch, input_range, preprocessing_of
+from ..anatomy.dry_run import input_range, reaching
+from ..anatomy.inputs import check_batch, preprocessing_of
 from ..anatomy.parts import dense_layers, find_vit
 from ..preprocess.pixels import is_plausible_range
 
@@ -95,7 +96,12 @@ def check_range(model: keras.Model, inputs: Any) -> None:
         vit = find_vit(model)
     except ValueError:
         return
-    pixels = as_array(_reaching(vit, model, inputs)).astype("float32")
+    if vit is model:
+        if hasattr(vit, "check_shape"):
+            vit.check_shape(inputs)
+        pixels = as_array(inputs[vit.inputs[0].name] if isinstance(inputs, dict) else inputs).astype("float32")
+    else:
+        pixels = reaching(model, _head(inputs, 2))
     if not np.isfinite(pixels).all():
         raise ValueError(f"The first batch has pixels that are not finite numbers.{see('nan')}")
     preprocessing = preprocessing_of(vit)  # for the pixels that the ViT itself takes
@@ -122,26 +128,6 @@ _REMEDIES = {
     "pixels": "This model normalizes its inputs itself: give it pixels in [0, 255].",
     "unit": "This model normalizes its inputs itself: give it pixels in [0, 1].",
 }
-
-
-def _reaching(vit: keras.Model, model: keras.Model, inputs: Any) -> Any:
-    """Return the inputs of the ViT inside a model, computed by the layers before it."""
-    if vit is model:
-        if hasattr(vit, "check_shape"):
-            vit.check_shape(inputs)
-        return inputs[vit.inputs[0].name] if isinstance(inputs, dict) else inputs
-    seen, call = [], vit.call
-
-    def watched(images, *args, **kwargs):
-        seen.append(images)
-        return call(images, *args, **kwargs)
-
-    vit.call = watched
-    try:
-        model(_head(inputs, 2), training=False)
-    finally:
-        del vit.call
-    return keras.ops.convert_to_numpy(seen[0]) if seen else inputs
 
 
 def label_numbers(labels: Any, count: int) -> np.ndarray:

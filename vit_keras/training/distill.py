@@ -9,8 +9,8 @@ from keras import ops
 
 from .._internal.validate import is_number, one_of
 from ..anatomy import task
-from ..anatomy.inputs import preprocessing_models, preprocessing_of
-from ..anatomy.outputs import last_activation
+from ..anatomy.dry_run import ending
+from ..anatomy.inputs import front, preprocessing_of
 from ..anatomy.parts import has_vit
 from ..backend import replicas
 from ..backend.guarded import CheckedModel
@@ -167,7 +167,7 @@ def _outputs(student):
 
 def _logits(model, outputs):
     """Return a classifier's outputs as logits. The logarithm inverts a softmax up to a constant for each image."""
-    if last_activation(model) == "softmax":
+    if ending(model).kind == "probabilities":
         return ops.log(ops.maximum(ops.cast(outputs, "float32"), keras.config.epsilon()))
     return outputs
 
@@ -178,25 +178,18 @@ def _check_fit(student, teacher) -> None:
             raise TypeError(f"The {role} must be a Keras model. Received: {type(model).__name__}")
     shape = getattr(student, "output_shape", None)
     classes = isinstance(shape, tuple) and len(shape) == 2 and shape[1] != 1 and task(student) == "single"
-    if not classes or last_activation(student) == "sigmoid":
+    if not classes or not _softmax_or_logits(student):
         raise ValueError(
             "The student must be a functional or sequential classifier, with one output (batch, classes) of logits or "
-            f"a softmax, and two classes or more. Received: {student.name!r} with the output shape {shape}, "
-            f"{last_activation(student)}, for the task {task(student)!r}"
+            f"a softmax, and two classes or more. Received: {student.name!r} with the output shape {shape}, for the "
+            f"task {task(student)!r}"
         )
     if teacher is None:
         return
     if isinstance(teacher, keras.Sequential) and not teacher.built:
         teacher.build((None, *student.input_shape[1:]))
-    try:
-        ends_in = last_activation(teacher)
-    except ValueError:
-        raise ValueError(
-            f"The teacher must be a functional or sequential model. Received: {teacher.name!r}, a subclass. Without "
-            "a teacher, the labels can have its logits."
-        ) from None
-    if ends_in == "sigmoid":
-        raise ValueError(f"The teacher must return logits or a softmax. Received: {teacher.name!r}, with a sigmoid")
+    if not _softmax_or_logits(teacher):
+        raise ValueError(f"The teacher must return logits or a softmax, which {teacher.name!r} does not.")
     for side in ("input_shape", "output_shape"):
         own, other = (getattr(model, side, None) for model in (student, teacher))
         if own and other and any(None not in pair and pair[0] != pair[1] for pair in zip(own, other)):
@@ -213,9 +206,14 @@ def _check_fit(student, teacher) -> None:
         )
 
 
+def _softmax_or_logits(model):
+    end = ending(model)
+    return end.kind == "logits" or (end.kind == "probabilities" and not end.alone)
+
+
 def _normalization(model):
     """Return mean and std of a ViT's pixels; `None` for other models, and for layers before the ViT."""
-    if not getattr(model, "outputs", None) or not has_vit(model) or preprocessing_models(model):
+    if not getattr(model, "outputs", None) or not has_vit(model) or front(model):
         return None
     preprocessing = preprocessing_of(model)
     return preprocessing.mean, preprocessing.std

@@ -9,7 +9,8 @@ import keras
 
 from .._internal.validate import one_of, positive_integer
 from ..anatomy import blocks
-from ..anatomy.parts import find_vit, head_layers, learner, leaves
+from ..anatomy.around import head_layers, own_variables
+from ..anatomy.parts import find_vit, learner
 from ..backend.keras_internals import flat_layers
 
 __all__ = ["head_layers", "train_only"]
@@ -20,7 +21,7 @@ def train_only(model: keras.Model, what: str | int) -> None:
     count = None if isinstance(what, str) else positive_integer(what, "what, the number of last blocks,")
     if count is None:
         one_of(what, "what", ("all", "head"))
-        trained = leaves(learner(model)) if what == "all" else head_layers(model)
+        trained = [learner(model)] if what == "all" else head_layers(model)
     else:
         trained, vit = heads_if_any(model), find_vit(model)
         last = blocks(vit)[-count:]
@@ -39,9 +40,11 @@ def heads_if_any(model: keras.Model) -> list[keras.layers.Layer]:
 
 def train_layers(model: keras.Model, trained: Sequence[keras.layers.Layer]) -> None:
     """Freeze all layers of a model, or of its student or encoder, but these."""
-    model, chosen = learner(model), {id(layer) for layer in trained}
-    model.trainable = True
-    for layer in leaves(model):
-        for part in flat_layers(layer):
-            part.trainable = id(layer) not in chosen  # TensorFlow skips an unchanged value, and its variables with it
-            part.trainable = id(layer) in chosen
+    model, chosen = learner(model), {part for layer in trained for part in flat_layers(layer)}
+    for layer in flat_layers(model):  # a layer that is frozen freezes those inside it
+        wanted = layer is model or not chosen.isdisjoint(flat_layers(layer))
+        layer.trainable = not wanted  # TensorFlow skips an unchanged value, and its variables with it
+        layer.trainable = wanted
+    for layer in flat_layers(model):
+        for variable in () if layer in chosen else own_variables(layer):
+            variable.trainable = False

@@ -61,8 +61,8 @@ def add_lora(
     if not chosen:
         raise ValueError(f"The model {model.name!r} has no {', '.join(projections)} in its blocks.")
     _check_quantization(model, chosen)
-    heads = heads_if_any(model)
-    train_layers(model, heads)
+    heads, blocks = heads_if_any(model), attention_blocks(find_vit(model))
+    train_layers(model, [*heads, *blocks])
     quantized = [layer.name for layer in heads if getattr(layer, "quantization_mode", None)]
     if quantized:
         warn_caller(
@@ -70,10 +70,8 @@ def add_lora(
             'too, leave it out: model.quantize("int8", filters=lambda layer: layer.name not in '
             f"{quantized})."
         )
-    for block in attention_blocks(find_vit(model)):
-        block.trainable = True
-        for variable in block.variables:
-            variable.trainable = False
+    for variable in (variable for block in blocks for variable in block.variables):
+        variable.trainable = False
     for dense in chosen:
         dense.enable_lora(rank, **({} if alpha is None else {"lora_alpha": alpha}))
     compiled.forget(model)

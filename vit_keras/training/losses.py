@@ -9,7 +9,8 @@ import numpy as np
 from keras import ops
 
 from .. import anatomy
-from ..anatomy.outputs import NUMBERS, last_activation, outputs_of
+from ..anatomy.dry_run import ending
+from ..anatomy.outputs import NUMBERS
 
 __all__ = ["CrossEntropy"]
 
@@ -93,23 +94,24 @@ def _are_distributions(y_true, y_pred):
 def loss_and_accuracy(
     model: keras.Model, labels: Any, binary: bool = False, label_smoothing: float = 0.0
 ) -> tuple[Any, Any]:
-    """Return the loss that fits a model's task, last activation and labels, and the accuracy; numbers have none."""
+    """Return the loss that fits a model's task, outputs and labels, and the accuracy; numbers have none."""
     try:
-        outputs, activation = outputs_of(model), last_activation(model)
+        end, task = ending(model), anatomy.task(model)
     except ValueError as error:
         raise ValueError(f"{error} Pass loss=.") from None
-    if len(outputs) != 1:
-        raise ValueError(f"The model {model.name!r} has {len(outputs)} outputs. Pass loss=, with one for each.")
-    if activation not in ("linear", "softmax", "sigmoid"):
-        raise ValueError(f"There is no usual loss for a model that ends in {activation!r}. Pass loss=.")
-    classes, task = outputs[0].shape[-1], anatomy.task(model)
+    if end.outputs != 1:
+        raise ValueError(f"The model {model.name!r} has {end.outputs} outputs. Pass loss=, with one for each.")
     if task in NUMBERS:
         return keras.losses.MeanSquaredError(), None
-    options = {"from_logits": activation == "linear", "label_smoothing": label_smoothing}
-    per_output = keras.metrics.BinaryAccuracy(name="accuracy", threshold=0.0 if activation == "linear" else 0.5)
+    if end.kind not in ("logits", "probabilities"):
+        returns = "features, and no head" if end.kind == "features" else "neither logits nor probabilities"
+        raise ValueError(f"There is no usual loss for the model {model.name!r}, which returns {returns}. Pass loss=.")
+    classes, logits = end.width, end.kind == "logits"
+    options = {"from_logits": logits, "label_smoothing": label_smoothing}
+    per_output = keras.metrics.BinaryAccuracy(name="accuracy", threshold=0.0 if logits else 0.5)
     if classes == 1:
         return keras.losses.BinaryCrossentropy(**options), per_output
     several = labels is not None and labels.shape[1:] == (classes,) and np.abs(labels.sum(1) - 1).max() > 1e-3
     several = bool(several) or task == "multi"
-    loss = CrossEntropy(binary=binary or several or activation == "sigmoid", **options)
+    loss = CrossEntropy(binary=binary or several or (not logits and end.alone), **options)
     return loss, per_output if several else accuracy

@@ -143,7 +143,7 @@ def score(
 
 def scikit_learn_metrics() -> Any:
     """Return `sklearn.metrics`, or raise an `ImportError` that names the extra."""
-    return extra("sklearn.metrics", "Metrics need scikit-learn", "train")
+    return extra("sklearn.metrics", "Metrics need scikit-learn")
 
 
 def scale_of(names: Sequence[str]) -> tuple[float, ...] | None:

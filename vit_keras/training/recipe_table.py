@@ -14,7 +14,7 @@ _FINETUNE = dict(
     source="our choice for few images: AdamW with layer-wise decay as in BEiT (arXiv 2106.08254, appendix "
     "H), the paper's clipping; a rate by the model's width (recipes.rate_for), smaller batches for fewer than 200 "
     "steps, a head that starts as a linear classifier, augmentation from 60 steps on, below that a quarter of the rate "
-    "and a layer decay of 0.9, and flips only where they keep the label, as measured in docs/training.md",
+    "and a layer decay of 0.9, and flips only where they keep the label, as measured in benchmarks/finetuning.md",
     learning_rate=None,
     batch_size=32,
     scale_learning_rate="sqrt",
@@ -107,7 +107,7 @@ RECIPE_TABLE = {
     ),
     "lora": dict(
         source="LoRA (arXiv 2106.09685), section 4.2 (queries and values, rank 8) and appendix D.1 (AdamW, "
-        "warm-up 0.06, linear decay); a rate as measured in docs/training.md",
+        "warm-up 0.06, linear decay); a rate as measured in benchmarks/finetuning.md",
         learning_rate=5e-3,
         batch_size=32,
         epochs=10,

@@ -63,7 +63,7 @@ BATCH = 32
 """Images in a step of `finetune`."""
 
 _FEW_STEPS = {"rate": 0.25, "layer_decay": 0.9}
-"""Factor of the rate, and layer decay: below 60 steps 2.5 ± 0.6 points better than 1 and 0.75 (docs/training.md)."""
+"""Factor of the rate, and layer decay, below 60 steps: better than 1 and 0.75 (benchmarks/finetuning.md)."""
 
 
 def rate_for(hidden_size: int | None, task: str = "single") -> float:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from .._internal.imports import extra
 from .colors import Clip, Cmap, color, limits_of, percentiles, scaled, stretch
 from .options import check_options, parameters_of
 from .overlays import as_map, as_picture, lay, upsample
@@ -45,13 +46,9 @@ def new_figure(width: float, height: float, dpi: float = 200) -> Any:
         >>> new_figure(4, 3).add_subplot().set_title("empty").get_text()
         'empty'
     """
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        if error.name != "matplotlib":
-            raise
-        raise ImportError("Figures are drawn with Matplotlib, which is not installed: pip install matplotlib") from None
-    figure = Figure(figsize=(width, height), dpi=dpi, layout="constrained")
+    figure = extra("matplotlib.figure", "Figures are drawn with Matplotlib").Figure(
+        figsize=(width, height), dpi=dpi, layout="constrained"
+    )
     # What a notebook asks for that has not imported pyplot:
     figure._repr_png_ = functools.partial(_png, figure)  # pyright: ignore[reportAttributeAccessIssue] (added here)
     return figure

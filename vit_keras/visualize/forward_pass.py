@@ -18,8 +18,8 @@ from keras import ops
 
 from .. import anatomy
 from .._internal.tap import tap
+from ..anatomy.dry_run import readout
 from ..anatomy.parts import attention_blocks, find_vit, prefix_names
-from ..anatomy.pooling import readout
 from ..backend import compiled
 from ..layers import AttentionPooling
 from .gradients import gradients_of, logits_only, torch_gradients
@@ -32,10 +32,12 @@ def watch(model: keras.Model, inputs: np.ndarray, classes: np.ndarray | None, pl
     """Run a model once and return the arrays of a plan, under the names of `Recording`'s fields."""
     if not model.built:
         model(inputs[:1])
-    read = readout(model)  # which computes numbers, so it cannot be asked while a function is compiled
+    read = readout(model)
     with torch_gradients(plan.target is not None):
         tensors = [ops.convert_to_tensor(array) for array in (inputs, classes) if array is not None]
-        seen = compiled.run(model, functools.partial(_observe, plan, read), *tensors, key=("record", plan, str(read)))
+        seen = compiled.run(
+            model, functools.partial(_observe, plan, read), *tensors, key=("record", plan, read.tobytes())
+        )
     return {name: _array(value) for name, value in seen.items()}
 
 
@@ -48,7 +50,7 @@ def _array(value: Any) -> np.ndarray:
     return array
 
 
-def _observe(plan: Plan, read: list[slice], model: keras.Model, images: Any, classes: Any = None) -> dict[str, Any]:
+def _observe(plan: Plan, read: np.ndarray, model: keras.Model, images: Any, classes: Any = None) -> dict[str, Any]:
     vit = find_vit(model)
 
     def forward(watch):
@@ -86,7 +88,7 @@ def _observe(plan: Plan, read: list[slice], model: keras.Model, images: Any, cla
 class _Visitor:
     """Keep what the plan asks for while a model runs; tensors that need gradients go through `watch(name, tensor)`."""
 
-    def __init__(self, model: keras.Model, read: list[slice], plan: Plan, watch: Callable[..., Any]):
+    def __init__(self, model: keras.Model, read: np.ndarray, plan: Plan, watch: Callable[..., Any]):
         vit = find_vit(model)
         self.blocks = attention_blocks(vit)
         self.numbers = {id(layer): n for n, block in enumerate(self.blocks) for layer in (block, block.att)}
@@ -195,7 +197,7 @@ _FIELDS = {
 
 
 def _reduced(
-    watched: dict[Any, Any], gradients: dict[Any, Any], plan: Plan, read: list[slice], sources: list[Any]
+    watched: dict[Any, Any], gradients: dict[Any, Any], plan: Plan, read: np.ndarray, sources: list[Any]
 ) -> dict[str, Any]:
     """Return watched tensors and gradients in float32, with heads fused and rows chosen as planned."""
     # The sources (see `unmerge`) are those of each recorded block, and of the tokens after the last block.
@@ -217,7 +219,7 @@ def _reduced(
     return reduced
 
 
-def _reduced_attention(attention: Any, slope: Any, plan: Plan, read: list[slice], source: Any) -> tuple[Any, Any]:
+def _reduced_attention(attention: Any, slope: Any, plan: Plan, read: np.ndarray, source: Any) -> tuple[Any, Any]:
     """Return the attention of a block and its gradient, in float32, with heads fused and rows chosen as planned."""
     attention, slope = _float(attention), None if slope is None else _float(slope)
     attention, slope = unmerge(attention, source, False, True), unmerge(slope, source, True, False)
@@ -242,6 +244,5 @@ def _float(tensor: Any) -> Any:
     return ops.cast(tensor, "float32")
 
 
-def _readout_rows(attention: Any, read: list[slice]) -> Any:
-    rows = [ops.mean(attention[..., part, :], axis=-2) for part in read]
-    return sum(rows) / len(rows)
+def _readout_rows(attention: Any, read: np.ndarray) -> Any:
+    return ops.einsum("q,...qk->...k", ops.cast(read, attention.dtype), attention)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import functools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 
-from ..anatomy.outputs import output_source
+from .._internal.tap import hooked
+from ..anatomy.dry_run import activation, ending
 
 Forward = Callable[[Callable[[str, Any], Any]], tuple]
 
@@ -92,28 +92,23 @@ def logits_only(model: keras.Model) -> Iterator[None]:
     # Gradients of a logit say more than those of a probability. The activation may be part of the last layer, a layer
     # or an operation of its own, in a nested model, and before layers that pass their input through, such as dropout.
     # Other threads, which may use the model meanwhile, keep it.
-    last = output_source(model)
-    if getattr(getattr(last, "activation", None), "__name__", None) in ("softmax", "sigmoid"):
-        place = "activation"
-    elif isinstance(last, keras.layers.Softmax) or type(last).__name__ in ("Softmax", "Sigmoid"):
-        place = "call"
-    else:
-        yield
+    last = activation(model)
+    if not isinstance(last, keras.layers.Layer) or last not in ending(model).heads:
+        with hooked([] if last is None else [last], lambda layer, call, args, kwargs: args[0]):
+            yield
         return
     with _one_at_a_time:
-        kept = getattr(last, place)
+        kept, own = last.activation, vars(last).get("activation")
 
-        @functools.wraps(kept)
-        def unless_left_out(x, *args, **kwargs):
-            return x if _left_out.get() else kept(x, *args, **kwargs)
+        def unless_left_out(x):
+            return x if _left_out.get() else kept(x)
 
         token = _left_out.set(True)
-        setattr(last, place, unless_left_out)
+        object.__setattr__(last, "activation", unless_left_out)
         try:
             yield
         finally:
             _left_out.reset(token)
-            if place == "activation":
-                last.activation = kept
-            else:
-                del last.call
+            object.__delattr__(last, "activation")
+            if own is not None:
+                object.__setattr__(last, "activation", own)

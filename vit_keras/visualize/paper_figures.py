@@ -13,6 +13,7 @@ import keras
 import numpy as np
 from PIL import Image
 
+from .._internal.imports import extra
 from .._internal.validate import as_array, numbers, one_of
 from ..anatomy.parts import find_vit, has_attention
 from ..preprocess.images import read
@@ -79,6 +80,7 @@ def figure6(
         >>> model = vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)
         >>> figure6(model, np.zeros((2, 32, 32, 3), "uint8")).savefig("figure6.png")  # doctest: +SKIP
     """
+    extra("matplotlib.figure", "Figures are drawn with Matplotlib")  # before anything is computed
     if columns < 1:
         raise ValueError(f"columns must be at least 1. Received: {columns!r}")
     draw = {

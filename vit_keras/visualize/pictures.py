@@ -18,7 +18,7 @@ from PIL import Image
 from .. import anatomy
 from .._internal.validate import as_array
 from .._internal.warn import warn_caller
-from ..anatomy.inputs import image_shape, preprocessing_models, preprocessing_of
+from ..anatomy.inputs import front, image_shape, preprocessing_of
 from ..anatomy.parts import find_vit, patch_grid
 from ..preprocess.images import read, resize_image
 from ..preprocess.pixels import gray, to_pixels
@@ -130,8 +130,8 @@ class ModelInputs:
 
     def seen_size(self, size: tuple[int, int]) -> tuple[int, int]:
         """Return the size in which the ViT inside sees images of a size; a layer before it may resize them."""
-        entering = [part.output.shape for part in preprocessing_models(self.model)[-1:]]
-        shapes = [find_vit(self.model).input_shape, *entering]
+        before = front(self.model)
+        shapes = [find_vit(self.model).input_shape, *([] if before is None else [before.output.shape])]
         fixed = [shape[1:3] for shape in shapes if None not in shape[1:3]]
         return tuple(fixed[0]) if fixed else size
 

@@ -12,11 +12,10 @@ from keras import ops
 
 from .. import anatomy
 from .._internal.warn import warn_caller
-from ..anatomy import pooling
-from ..anatomy.outputs import output_source, why_not_classifier
-from ..anatomy.parts import attention_blocks, find_vit, heads, learner, patch_grid, prefix_names
+from ..anatomy.dry_run import readout
+from ..anatomy.outputs import output_kind, why_not_classifier
+from ..anatomy.parts import attention_blocks, find_vit, learner, patch_grid, prefix_names
 from ..backend import openvino
-from ..backend.keras_internals import flat_layers
 from ..labels import class_numbers
 from ..layers import AttentionPooling, TransformerBlock
 from ..layers.tokens import PatchMap
@@ -155,8 +154,7 @@ class Recorder:
     def _classes(self, plan: Plan, target: Any, inputs: np.ndarray, labels: Sequence[str] | None) -> np.ndarray:
         """Return the class of each image; -1 for one that the pass itself finds to be the predicted one."""
         lack = why_not_classifier(self.model)
-        source = output_source(self.model)
-        if lack and not heads(self.vit) and any(layer is source for layer in flat_layers(self.vit)):
+        if lack and (output_kind(self.model) == "features" or "outputs" in lack):
             raise ValueError(
                 f"The model {self.model.name!r} has no single output of the shape (batch, classes): {lack}. Pass as "
                 "target a function from its output to one number for each image."
@@ -231,11 +229,7 @@ def readout_of(model: keras.Model, tokens: int, pooling_attention: np.ndarray | 
     """Return `Recording.readout` of `count` images, from the attention of a MAP head where there is one."""
     if pooling_attention is not None:
         return pooling_attention.mean(axis=1)
-    read = pooling.readout(model)
-    row = np.zeros(tokens, "float32")
-    for part in read:
-        row[part] += 1 / len(read) / len(row[part])
-    return np.tile(row, (count, 1))
+    return np.tile(readout(model, tokens), (count, 1))
 
 
 def maps_in(model: keras.Model) -> int:

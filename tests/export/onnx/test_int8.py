@@ -1,9 +1,6 @@
 """Products with weights in 8 bits, in onnxruntime and in OpenVINO."""
 
 import os
-import platform
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -16,8 +13,8 @@ from keras import ops
 
 import vit_keras
 from vit_keras.export import report
-from vit_keras.export.onnx import build_graph, int8, write
-from vit_keras.export.onnx.calibration import calibrated, largest_channels
+from vit_keras.export.onnx import int8, write
+from vit_keras.export.onnx.calibration import calibrated
 from vit_keras.export.onnx.file import save
 from vit_keras.export.onnx.int8 import quantized
 from vit_keras.export.onnx.trace import trace
@@ -146,70 +143,6 @@ def test_no_pair_of_products_overflows_16_bits(weights, random):
     assert (np.abs(found * scales - weights)[normal] <= np.broadcast_to(0.501 * scales, weights.shape)[normal]).all()
 
 
-WITHOUT_VNNI = """
-import sys
-import numpy as np
-import openvino
-
-path, inputs, outputs = sys.argv[1:]
-compiled = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-np.save(outputs, compiled([np.load(inputs)])[0])
-"""
-
-
-@pytest.mark.slow
-def test_openvino_computes_the_same_without_vnni(tmp_path, monkeypatch):
-    """oneDNN is told to use AVX2 alone, whose kernels add two products in 16 bits."""
-    pytest.importorskip("openvino")
-    generator = np.random.default_rng(0)
-    weights = np.abs(generator.normal(size=(192, 192))) * generator.choice([-1, 1], (1, 192))
-    weights[:, 96:] = generator.normal(size=(192, 96))
-    x = np.sign(weights.T[None]).astype("float32")  # extreme in one column each
-
-    def error(name):
-        graph = trace(
-            lambda x: {"y": ops.matmul(x, weights.astype("float32"))}, {"x": (("batch", 192, 192), "float32")}
-        )
-        save(quantized(graph), tmp_path / name, name="product", metadata={})
-        np.save(tmp_path / "x.npy", x)
-        files = [str(tmp_path / each) for each in (name, "x.npy", "y.npy")]
-        environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2"}
-        subprocess.run([sys.executable, "-c", WITHOUT_VNNI, *files], env=environment, check=True)
-        scales, found = int8._scales(weights), int8._levels(weights)
-        expected = np.rint(x * 127) / 127 @ (found * scales)
-        return np.abs(np.load(tmp_path / "y.npy") - expected).max() / np.abs(expected).max()
-
-    assert error("limited.onnx") < 1e-5  # float32
-    if platform.machine() in ("x86_64", "AMD64"):  # the same without the limit is wrong
-        monkeypatch.setattr(int8, "PAIR", 2 * int8.WEIGHTS)
-        assert error("unlimited.onnx") > 0.01
-
-
-def test_all_levels_without_the_limit_overflow():
-    """The emulation finds what the limit avoids."""
-    weights = np.rint(WEIGHTS / np.abs(WEIGHTS).max(axis=0) * 127).astype("int8")
-    rows = worst_rows(weights)
-    assert (pmaddubsw(rows, weights) != rows.astype("int64") @ weights).any()
-
-
-def test_the_largest_products_are_exact(product):
-    x = np.broadcast_to(np.sign(WEIGHTS[:, 0]) * np.abs(WEIGHTS).max(), (2, 5, 48)).astype("float32")
-    expected = reference(x)
-    np.testing.assert_allclose(product(x), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
-
-
-def test_a_row_depends_on_no_other_row(product):
-    alone = product(ROWS)
-    among = ROWS.copy()
-    among[0, 1] *= 1e4
-    among[1, 0] = 0
-    found = product(among)
-    np.testing.assert_array_equal(found[1, 0], np.zeros(64, "float32"))
-    np.testing.assert_allclose(found[0, 1], 1e4 * alone[0, 1], rtol=1e-5, atol=0.1)
-    for row in ((0, 0), (0, 4), (1, 1)):
-        np.testing.assert_array_equal(found[row], alone[row])
-
-
 def test_small_constants_and_products_of_tensors_stay():
     small = np.ones((48, 2), "float32")
 
@@ -276,26 +209,6 @@ def test_calibration_images_show_which_channels_are_large(tmp_path, images, runt
     assert abs(sizes[0] - sizes[1]) < 1000
 
 
-def test_calibration_changes_constants_alone(images):
-    plan = Plan.of(with_large_channels(), quantize="int8", attention=True)
-    nodes = [
-        [(node.operator, node.scope, len(node.inputs)) for node in build_graph(each).order()]
-        for each in (plan, calibrated(plan, images))
-    ]
-    assert nodes[0] == nodes[1]
-
-
-def test_calibration_sees_what_the_layers_compute(images):
-    model = wide(image_size=64)
-    found = largest_channels(Plan.of(model), images)
-    inputs = np.concatenate([model.preprocessing(image) for image in images])
-    norm = model.get_layer("Transformer_encoder_norm")
-    outputs = keras.Model(model.inputs, norm.output).predict(inputs, verbose=0)
-    # Both are float32, by batches of another size.
-    np.testing.assert_allclose(found[norm.path], np.abs(outputs).max(axis=(0, 1)), rtol=1e-4)
-    assert len(found) == 2 * 2 + 1 and not any("call" in vars(layer) for layer in model._flatten_layers())
-
-
 def test_an_export_is_calibrated_by_a_folder(tmp_path, images):
     (tmp_path / "images").mkdir()
     for number, image in enumerate(images):
@@ -341,19 +254,6 @@ def test_weights_have_8_bits_in_the_file(tmp_path):
     assert not [n for n, array in stored["int8"].items() if array.size >= 1024 and array.dtype == "float32"]
 
 
-def test_values_that_half_precision_cannot_hold_stay():
-    graph = trace(lambda x: {"y": x + np.full((32, 32), 1e6, "float32")}, {"x": (("batch", 32, 32), "float32")})
-    assert [node.operator for node in quantized(graph).order()] == ["Add"]
-    graph = trace(lambda x: {"y": x + np.full((32, 32), 6e4, "float32")}, {"x": (("batch", 32, 32), "float32")})
-    assert [node.operator for node in quantized(graph).order()] == ["Cast", "Add"]
-
-
-def test_an_export_is_checked(tmp_path):
-    found = vit_keras.export(wide(), tmp_path / "model.onnx", quantize="int8")
-    assert found.metadata["quantize"] == "int8" and found.milliseconds["file"] > 0
-    assert all(each.passes and each.tolerance is None and each.difference > 0 for each in found.comparisons)
-
-
 def test_what_passes():
     def passes(pictures, difference, same_class):
         return report.Comparison("images", pictures, difference, None, same_class).passes
@@ -363,14 +263,3 @@ def test_what_passes():
     assert passes(1, 0.5, 1) and not passes(1, 0.01, 0) and passes(2, 0.5, 1)  # but no check passes with none right
     assert not passes(100, np.nan, 100) and not passes(100, np.inf, 100)
     assert passes(100, 0.2, None) and not passes(100, 0.3, None) and not passes(100, np.nan, None)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("file", ["model.onnx", "model.xml"])
-def test_the_real_model(tmp_path, file, real_weights, shared):
-    if file == "model.xml":
-        pytest.importorskip("openvino")
-    model = vit_keras.from_checkpoint(real_weights)
-    found = vit_keras.export(model, tmp_path / file, quantize="int8", check=shared / "images")
-    assert found.bytes < (6.5e6 if file == "model.onnx" else 7.5e6)
-    assert sum(each.same_class for each in found.comparisons) >= 29

@@ -1,6 +1,5 @@
 """ONNX files against their models."""
 
-import hashlib
 import json
 import os
 import sys
@@ -8,7 +7,7 @@ import sys
 import keras
 import numpy as np
 import pytest
-from export_cases import CASES, often, randomized, tiny
+from export_cases import CASES, randomized, tiny
 from keras import ops
 from support import peak_memory
 
@@ -113,25 +112,6 @@ def test_earlier_operators_compute_the_same(tmp_path, name, opset):
     assert onnx.load(tmp_path / f"{opset}.onnx").opset_import[0].version == opset
 
 
-OPEN_SIZES = ("any size", "any pixels", "segmenter", "sines", "any size gap", "any size rope")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in ALL if name not in (*OPEN_SIZES, "merged", "merged patches")])
-def test_opencv_runs_a_file_of_fixed_shapes(tmp_path, name):
-    """OpenCV 4.12 has no Expand for merged tokens, and its Gelu, an operator since 20, is the exact one."""
-    cv2 = pytest.importorskip("cv2")
-    plan = Plan.of(ALL[name](), batch_size=2, opset=17)
-    write(plan, tmp_path / "model.onnx")
-    images = np.random.default_rng(0).integers(0, 256, plan.file_input(resize=False)[0]).astype("uint8")
-    net = cv2.dnn.readNetFromONNX(str(tmp_path / "model.onnx"))
-    net.setInput(images, "images")
-    outputs = session(tmp_path / "model.onnx").run(None, {"images": images})
-    for found, expected in zip(net.forward(plan.output_names), outputs):
-        scale = max(1, np.abs(expected).max())
-        np.testing.assert_allclose(found.reshape(expected.shape), expected, rtol=0, atol=1e-4 * scale)
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_weights_are_read_one_by_one(tmp_path):
     graph, size = Graph(), 2048
@@ -142,28 +122,6 @@ def test_weights_are_read_one_by_one(tmp_path):
     with peak_memory() as peak:
         save(graph, tmp_path / "large.onnx", name="large", metadata={})
     assert os.path.getsize(tmp_path / "large.onnx") > 4 * 4 * size**2 > 1.5 * peak()
-
-
-TOKENS = {  # and how they can be pooled
-    "class": ({"class_token": True}, ("token", "gap", "token+gap", "all", "map", None)),
-    "none": ({"class_token": False}, ("gap", "all", "map", None)),
-    "registers": ({"class_token": True, "registers": 2}, ("token", "gap", "token+gap", "all", "map", None)),
-    "distillation": ({"distillation_token": True}, ("token", "token+dist", "gap", "all", None)),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("tokens", "pooling"), [(name, pooling) for name in TOKENS for pooling in TOKENS[name][1]])
-def test_a_file_for_any_image_size_computes_each(tmp_path, tokens, pooling):
-    options = {"pooling": pooling, "include_top": pooling is not None, **TOKENS[tokens][0]}
-    model = tiny(image_size=None, position_grid=(2, 2), **options)
-    assert write(Plan.of(model, preprocessing=False), tmp_path / "model.onnx") == []
-    file, random = session(tmp_path / "model.onnx"), np.random.default_rng(0)
-    for size in ((32, 32), (16, 48), (64, 32)):
-        images = random.uniform(-1, 1, (2, *size, 3)).astype("float32")
-        expected = model.predict(images, verbose=0)
-        found = file.run(None, {"images": images})[0]
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * max(1, np.abs(expected).max()))
 
 
 @pytest.mark.parametrize(
@@ -199,29 +157,6 @@ def test_resizing_is_written_without_a_warning_about_float64(tmp_path):
     vit_keras.export(tiny(), tmp_path / "a.onnx", check=None)  # a warning is an error here
 
 
-@pytest.mark.only_on("torch", reason="only PyTorch refuses float64 on Apple's GPUs")
-def test_images_need_no_float64_on_the_device(monkeypatch):
-    import torch
-    from keras.src.backend.torch import core
-
-    def as_on_apples_gpu(x, dtype=None, device=None):
-        tensor = plain(x, dtype=dtype, device=device)
-        if tensor.dtype == torch.float64 and device == "cpu:0":
-            raise TypeError(
-                "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64."
-            )
-        return tensor
-
-    plain, model = torch.as_tensor, tiny()
-    monkeypatch.setattr(core, "DEFAULT_DEVICE", "cpu:0")  # "mps" on Apple's computers; "cpu" is another name than this
-    monkeypatch.setattr(torch, "as_tensor", as_on_apples_gpu)
-    with pytest.raises(TypeError, match="float64"):
-        ops.convert_to_tensor(np.zeros(1))
-    layer = preprocess.Preprocess(preprocess.GOOGLE.replace(image_size=32))
-    assert layer(np.zeros((1, 40, 50, 3), "uint8")).shape == (1, 32, 32, 3)
-    assert build_graph(Plan.of(model)).inputs
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_positions_of_any_size_are_resized_inside(tmp_path, method):
     model = tiny(image_size=None, position_grid=(2, 3), position_resize=method)
@@ -242,16 +177,6 @@ def test_images_of_four_channels_are_resized_and_cropped_inside(tmp_path):
     (found,) = vit_keras.export(model, tmp_path / "model.onnx").comparisons  # drawn images of several sizes
     assert (found.inputs, found.images) == ("images that are resized", 8)
     assert found.difference < 5e-3  # a pixel can be one gray level off
-
-
-def test_the_same_bytes_each_time(tmp_path):
-    model = tiny()
-    digests = set()
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        write(Plan.of(model), tmp_path / name / "model.onnx")
-        digests.add(hashlib.sha256((tmp_path / name / "model.onnx").read_bytes()).hexdigest())
-    assert len(digests) == 1
 
 
 def test_a_file_says_what_it_is(tmp_path):
@@ -281,27 +206,6 @@ def test_large_weights_go_beside_the_file(tmp_path):
 def test_a_file_runs_without_this_package(tmp_path):
     report = vit_keras.export(ALL["token"](), tmp_path / "model.onnx", check=True)
     assert report.comparisons[0].difference <= 1e-4
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", often(ALL))
-@pytest.mark.parametrize("file", ["model.onnx", "model.xml"])
-def test_every_file_runs_without_this_package(tmp_path, name, file):
-    if file == "model.xml":
-        pytest.importorskip("openvino")
-    report = vit_keras.export(ALL[name](), tmp_path / file, check=True)
-    assert report.comparisons[0].difference <= 1e-4
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("file", ["model.onnx", "model.xml"])
-def test_the_real_model(tmp_path, file, real_weights, shared):
-    if file == "model.xml":
-        pytest.importorskip("openvino")
-    model = vit_keras.from_checkpoint(real_weights)
-    report = vit_keras.export(model, tmp_path / file, check=shared / "images", attention=True)
-    assert report.bytes < 24e6
-    assert all(each.same_class == each.images for each in report.comparisons)
 
 
 def test_what_onnx_refuses_is_an_error_that_names_the_model(tmp_path):

@@ -158,15 +158,6 @@ def test_an_array_is_that_of_a_constant():
         graph.input("x", ("batch", 4), "float32").array()
 
 
-def test_keras_is_left_as_it_was():
-    shape, calls = ops.shape, keras.Operation.symbolic_call
-    layer = keras.layers.Dense(2)
-    output = layer(keras.Input((4,)))
-    trace(lambda x: {"y": layer(x)}, {"x": (("batch", 4), "float32")})
-    assert ops.shape is shape and keras.Operation.symbolic_call is calls
-    assert layer.output is output  # it was called once, as far as Keras knows
-
-
 def test_weights_alone_are_constants():
     layer = keras.layers.Dense(2)
     layer.build((None, 4))

@@ -55,7 +55,7 @@ def near_duplicates(train: Any, held_out: Any, *, threshold: float | None = None
         >>> found.train, found.held_out
         (array([7]), array([0]))
     """
-    neighbors = extra("sklearn.neighbors", "Near-duplicates are found with scikit-learn", "train")
+    neighbors = extra("sklearn.neighbors", "Near-duplicates are found with scikit-learn")
     train, held_out = as_array(train, "float32"), as_array(held_out, "float32")
     if len(train) < 3:
         raise ValueError(f"Nearest neighbors need at least three images to learn from. Received: {len(train)}")

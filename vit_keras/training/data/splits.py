@@ -32,7 +32,7 @@ def fold_numbers(data: Labeled, folds: int, seed: int) -> np.ndarray:
         return _stratified_labels(data.labels, np.arange(len(data.labels)) if groups is None else groups, folds, seed)
     stratified = data.task in ("single", "ordinal")
     name = f"{'Stratified' * stratified}{'Group' * (groups is not None)}KFold"
-    splitter = getattr(extra("sklearn.model_selection", "Folds need scikit-learn", "table"), name)
+    splitter = getattr(extra("sklearn.model_selection", "Folds need scikit-learn"), name)
     targets = data.labels.reshape(-1).astype(int) if stratified else np.zeros(len(data.labels))
     if stratified:
         _warn_of_small_classes(data, targets, folds)

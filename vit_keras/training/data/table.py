@@ -16,7 +16,7 @@ from typing import Any, Literal
 import keras
 import numpy as np
 
-from ..._internal.imports import extra
+from ..._internal.imports import INSTALL, extra
 from ..._internal.validate import Share, did_you_mean, expanded, one_of, path_text, received
 from ...labels import TASKS
 from ...preprocess import Preprocessing
@@ -428,7 +428,7 @@ def _ending(path: Path) -> str:
 def _read_file(path: Path, texts: Sequence[str]) -> Any:
     if not path.is_file():
         raise FileNotFoundError(f"There is no table {path}.")
-    pandas = extra("pandas", "Reading a table needs pandas", "table")
+    pandas = extra("pandas", "Reading a table needs pandas")
     separator = _READERS[_ending(path)]
     try:
         if separator is None:
@@ -442,7 +442,7 @@ def _read_file(path: Path, texts: Sequence[str]) -> Any:
             warnings.simplefilter("error", pandas.errors.ParserWarning)  # rows that are longer than the header
             return pandas.read_csv(path, sep=separator, index_col=False, **options)
     except ImportError as error:
-        needs = 'Reading Parquet needs pyarrow: pip install "vit-keras[table]"'
+        needs = f"Reading Parquet needs pyarrow: {INSTALL}"
         raise ImportError(needs if separator is None else f"{path} cannot be read: {error}") from None
     except pandas.errors.ParserWarning:
         raise ValueError(f"{path} has more values in its rows than names of columns in its first line.") from None

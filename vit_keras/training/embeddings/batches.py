@@ -14,7 +14,7 @@ import numpy as np
 
 from ..._internal.progress import progress_bar
 from ..._internal.validate import expanded, positive_integer, received
-from ...anatomy.inputs import image_shape, preprocessing_models
+from ...anatomy.inputs import front, image_shape
 from ...anatomy.parts import find_vit
 from ...preprocess import Preprocessing
 from ..data.decoding import report_damaged
@@ -129,7 +129,7 @@ def run_over(
 ) -> Generator[Batch, None, None]:
     """Yield each batch with the outputs of `run` as its images; `check` sees the first that is not prepared here."""
     shape, config = image_shape(model)[1:], getattr(find_vit(model), "config", None)
-    least = (1, 1) if config is None or preprocessing_models(model) else config.stride  # one patch, if it sees the file
+    least = (1, 1) if config is None or front(model) else config.stride  # one patch, if it sees the file
     largest, done, checked = 0, 0, False
     damaged: list[tuple[str, str]] = []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 from typing import Any, Literal
 
@@ -11,11 +12,12 @@ import keras
 import numpy as np
 
 from ..._internal.atomic import complete
+from ..._internal.tap import tap
 from ..._internal.validate import expanded, one_of, received
 from ...anatomy import blocks, final_norm
-from ...anatomy.inputs import preprocessing_models, preprocessing_of
-from ...anatomy.parts import find_vit, heads
-from ...anatomy.pooling import pooling
+from ...anatomy.around import around, heads, mixes
+from ...anatomy.inputs import front, preprocessing_of
+from ...anatomy.parts import find_vit, learner
 from ...backend.keras_internals import kept, no_gradients
 from ...model import VisionTransformer
 from ...preprocess import Preprocessing
@@ -121,18 +123,24 @@ class Extractor:
 
     model: keras.Model
     """The model whose images these are: the given one, or its ViT where the layers before that have no graph."""
-    parts: tuple[keras.Model, ...]
-    """Those before the ViT, the ViT up to the features, and what makes one vector of tokens, if any: one after another.
+    parts: tuple[Any, ...]
+    """What is before the ViT, and the ViT up to its features, one after another; or the whole, up to a vector.
     """
     preprocessing: Preprocessing
 
     @classmethod
     def of(cls, model: keras.Model, layer: str | None, image_size: Any) -> Extractor:
         """Return the extractor of a layer; see `embed`."""
-        vit, before = find_vit(model), tuple(preprocessing_models(model))
-        start, parts = model if before else vit, [*before, _tower(vit, layer)]
-        if layer is None and len(parts[-1].output_shape) == 3 and (vector := pooling(model)) is not None:
-            parts.append(vector)
+        vit, before = find_vit(model), front(model)
+        if before is not None and len(before.inputs) > 1:
+            raise ValueError(
+                f"The model {model.name!r} computes the image of its ViT from {len(before.inputs)} inputs. "
+                "Pass the Vision Transformer: anatomy.find_vit(model) returns it."
+            )
+        before = None if before is None or len(before.output.shape) != 4 else before  # frames, of which one is an image
+        start, parts = vit if before is None else model, [*filter(None, [before]), _tower(vit, layer)]
+        if layer is None and len(parts[-1].output.shape) == 3:
+            parts = [functools.partial(_vector, learner(model))]
         return cls(start, tuple(parts), preprocessing_of(start, image_size))
 
     def __call__(self, images: np.ndarray) -> Any:
@@ -141,6 +149,20 @@ class Extractor:
             for part in self.parts:
                 images = part(images, training=False)
         return images
+
+
+def _vector(model: keras.Model, images: Any, training: bool = False) -> Any:
+    """Return the vector that layers around a ViT make of its tokens, or else the tokens: what its head takes."""
+    vit, taken, tokens = find_vit(model), [], []
+
+    def note(layer, name, tensor):
+        if (name == "output") == (layer is vit):
+            (tokens if layer is vit else taken).append(tensor)
+        return tensor
+
+    with tap(note, [vit, *(layer for layer in around(model) if mixes(layer))]):
+        outputs = keras.tree.flatten(model(images, training=training))
+    return next((x for x in (*taken, *outputs) if len(x.shape) == 2), tokens[0])
 
 
 def _tower(vit: keras.Model, layer: str | None) -> VisionTransformer:
@@ -165,7 +187,7 @@ def _features_of(vit: keras.Model, layer: str | None):
         if layer not in names:
             raise ValueError(f"The model {vit.name!r} has no layer {layer!r}. It has 'tokens', {str(names)[1:-1]}.")
         return vit.get_layer(layer).output
-    inputs = [head.input for head in heads(vit)]
+    inputs = list({id(head.input): head.input for head in heads(vit)}.values())
     if not inputs and len(vit.outputs) > 1:
         raise ValueError(f"The model {vit.name!r} has {len(vit.outputs)} outputs. Pass layer=, the name of one layer.")
     return vit.output if not inputs else inputs[0] if len(inputs) == 1 else keras.layers.Average()(inputs)

@@ -11,8 +11,8 @@ import numpy as np
 
 from ..._internal.imports import extra
 from ..._internal.validate import as_array, numbers, received
+from ...anatomy.dry_run import ending
 from ...anatomy.outputs import softmax
-from ...anatomy.parts import find_vit, heads
 from ..checks import check_labels, label_numbers
 from ..lora import check_plain
 
@@ -55,7 +55,7 @@ class Probe:
     def apply_to(self, model: keras.Model, scale: float = 1.0) -> None:
         """Put the probe into a model's head. The model then predicts as the probe does.
 
-        As a start for fine-tuning, `ridge_probe` is better than `linear_probe` (docs/training.md).
+        As a start for fine-tuning, `ridge_probe` is better than `linear_probe` (benchmarks/finetuning.md).
 
         Args:
             model: A ViT with a head, or a model with a ViT inside that ends in a `Dense` layer, which sees the
@@ -65,8 +65,7 @@ class Probe:
         Raises:
             ValueError: The model has no head, one of another shape, or a quantized one.
         """
-        last = [layer for layer in model.layers if isinstance(layer, keras.layers.Dense)][-1:]
-        found = heads(find_vit(model)) or last
+        found = [layer for layer in ending(model).heads if isinstance(layer, keras.layers.Dense)]
         if not found:
             raise ValueError(f"The model {model.name!r} has no head. Build it with classes={len(self.bias)}.")
         for head in found:
@@ -160,7 +159,7 @@ def _best(probes: Iterable[Probe], features: np.ndarray, labels: np.ndarray) -> 
 
 def _fit(features: np.ndarray, labels: np.ndarray, classes: int, decays: Iterable[float]) -> Iterator[Probe]:
     """Yield the probe of each weight decay, each starting from the one before."""
-    linear_model = extra("sklearn.linear_model", "A linear probe needs scikit-learn", "train")
+    linear_model = extra("sklearn.linear_model", "A linear probe needs scikit-learn")
     mean, std = _mean_and_std(features)
     x = ((features - mean) / std).astype("float32")
     present = np.unique(labels)
@@ -291,7 +290,7 @@ def knn(features: np.ndarray, labels: Any, queries: np.ndarray, k: int = 20, tem
         further = distances - distances.min(axis=1, keepdims=True)  # so the nearest has one vote: no underflow
         return np.exp(-further / temperature)
 
-    kind = extra("sklearn.neighbors", "Nearest neighbors need scikit-learn", "train").KNeighborsClassifier
+    kind = extra("sklearn.neighbors", "Nearest neighbors need scikit-learn").KNeighborsClassifier
     neighbors = kind(k, metric="cosine", weights=votes).fit(features, labels)
     return neighbors.predict(queries) if len(queries) else np.zeros(0, int)
 

@@ -26,7 +26,7 @@ def writer_for(output: str | os.PathLike[str]) -> Callable[[Path, Iterable[Batch
     if suffix not in _WRITERS:
         raise ValueError(f"output must end in {', '.join(_WRITERS)}. Received: {os.fspath(output)!r}")
     if suffix == ".parquet":
-        extra("pyarrow.parquet", "A .parquet file needs PyArrow, and .npy and .npz do not", "parquet")
+        extra("pyarrow.parquet", "A .parquet file needs PyArrow, and .npy and .npz do not")
     return _WRITERS[suffix]
 
 

@@ -10,9 +10,10 @@ import numpy as np
 
 from ... import anatomy
 from ..._internal.validate import as_array
+from ...anatomy.dry_run import ending
 from ...anatomy.inputs import preprocessing_of
-from ...anatomy.outputs import last_activation, output_source, tensor_source, why_not_classifier
-from ...anatomy.parts import find_vit, heads, learner
+from ...anatomy.outputs import why_not_classifier
+from ...anatomy.parts import learner
 from ..checks import check_labels, label_numbers
 from ..embeddings.batches import batches_of, joined_labels, run_over
 from ..lora import check_plain
@@ -165,15 +166,16 @@ def _heads(model: keras.Model) -> list[keras.layers.Dense]:
     if lack := why_not_classifier(model):
         raise ValueError(f"Only a classifier can be calibrated. {model.name!r} is not one: {lack}.")
     anatomy.probabilities(model, np.zeros((1, model.output_shape[-1])))  # raises where there are none
-    source = output_source(model)
-    if last_activation(model) != "linear" and not isinstance(source, keras.layers.Dense):
-        source = tensor_source(source.input)
-    found = heads(find_vit(model))
-    found = found if source in found else [source]
-    if not all(isinstance(head, keras.layers.Dense) for head in found):
+    end = ending(model)
+    found, others = (
+        end.heads,
+        [layer for layer in (*end.heads, *end.behind) if not isinstance(layer, keras.layers.Dense)],
+    )
+    if others or not found or end.kind not in ("logits", "probabilities"):
+        comes = f"comes from {type(others[0]).__name__}" if others else "is neither logits nor probabilities of one"
         raise ValueError(
             f"Only a model whose output comes from a Dense layer can be calibrated. The output of {model.name!r} "
-            f"comes from {type(source).__name__}."
+            f"{comes}."
         )
     check_plain(found, model, "calibrate")
     return found

@@ -11,17 +11,21 @@ from typing import Any
 import numpy as np
 
 from ..._internal.html_page import escape
+from ..._internal.imports import INSTALL
 from ..metrics import wilson
 
 __all__: list[str] = []
 
 _MOST_POINTS = 2000  # in a scatter chart; of more images, an even selection is drawn
+_ACCENT = "#7a2382"
+"""The light accent of the page; the page replaces it in its dark theme."""
+
 _KINDS = {
     "train": ("training", "#7f7f7f"),
-    "val": ("held out", "#2f7fd1"),
+    "val": ("held out", _ACCENT),
     "rate": ("of the last step", "#7f7f7f"),
     "before": ("before calibration", "#7f7f7f"),
-    "after": ("after", "#2f7fd1"),
+    "after": ("after", _ACCENT),
 }
 _STYLE: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "report", "font.size": 12, "axes.spines.top": False}
 _STYLE |= {"axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25, "legend.frameon": False}
@@ -33,7 +37,7 @@ def svg(title: str, draw: Callable[[Any], None], *, square: bool = False) -> str
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError:
-        return ""
+        return f"<p>{escape(f'{title}: the chart needs Matplotlib, {INSTALL}')}</p>"
     with matplotlib.rc_context(_STYLE):
         figure, file = Figure(figsize=(5, 5) if square else (6.4, 3.4), layout="constrained"), io.StringIO()
         draw(axes := figure.add_subplot())
@@ -47,6 +51,7 @@ def svg(title: str, draw: Callable[[Any], None], *, square: bool = False) -> str
     text = text[text.index("<svg") :].replace("<svg ", f'<svg role="img" aria-label="{escape(title)}" ', 1)
     for black in ("#000000", "#262626"):
         text = text.replace(black, "currentColor")
+    text = text.replace(_ACCENT, "var(--accent)")
     return f"<figure><h3>{escape(title)}</h3>{text}</figure>"
 
 
@@ -67,7 +72,7 @@ def history_chart(title: str, lines: Mapping[str, Sequence[float]], images: int 
         held_out = lines.get("val", ())
         if images and all(map(math.isfinite, held_out)):
             low, high = zip(*(wilson(value, images) for value in held_out))
-            axes.fill_between(range(1, len(held_out) + 1), low, high, alpha=0.2, linewidth=2)
+            axes.fill_between(range(1, len(held_out) + 1), low, high, alpha=0.2, linewidth=2, color=_ACCENT)
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_xlabel("epoch")
 
@@ -99,7 +104,7 @@ def reliability_chart(before: Any, after: Any) -> str:
             known = shown.counts > 0
             name, color = _KINDS[kind]
             axes.plot(shown.sure[known], shown.right[known], "o-", color=color, label=name, markersize=3)
-        axes.set(xlabel="how sure", ylabel="how often right", xlim=(0, 1), ylim=(0, 1))
+        axes.set(xlabel="how sure", ylabel="how often right", xlim=(0, 1.02), ylim=(0, 1.02))
 
     return svg("Reliability", draw, square=True)
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..._internal.html_page import escape
+from ..._internal.imports import INSTALL
 from ..data.dataset import ImageFolder
 from ..data.duplicates import near_duplicates
 from ..data.folder import Labeled
@@ -20,7 +21,7 @@ from .frozen import MOST_WORK, FrozenFeatures
 
 __all__: list[str] = []
 
-IMPROBABLE = 0.05  # labels that are less probable are likely wrong; docs/training.md has a test of how many are
+IMPROBABLE = 0.05  # labels that are less probable are likely wrong; benchmarks/finetuning.md has a test of how many are
 _MOST_LEARNED = 5000  # images at most that logistic regressions learn, drawn at random; see also `MOST_WORK`
 _SIZES = (1 / 8, 1 / 4, 1 / 2, 1.0)
 _DRAWS = 5
@@ -137,7 +138,7 @@ def wrong_labels(data: Labeled, rows: np.ndarray, shares: np.ndarray, judge: str
     try:
         from cleanlab.filter import find_label_issues
     except ImportError:
-        return Finding(told=None, text="They need cleanlab: pip install &quot;vit-keras[train]&quot;", **about)
+        return Finding(told=None, text=escape(f"They need cleanlab: {INSTALL}"), **about)
     known, labels = np.unique(data.labels[rows], return_inverse=True)  # cleanlab wants an image of each class
     shares = shares[:, known] if shares.shape[1] > len(known) else shares
     shares = tempered(shares, temperature(shares, labels))

@@ -30,7 +30,7 @@ _LARGEST_Z = 4.0
 
 `FlipTest.z` was at most 3.4 in 63 draws of seven data sets that may be mirrored, and at least 5.2 in 45 draws of five
 others. The drawn data sets of the benchmark came later, with three draws each: there it was at most -0.6 for polygons,
-and at least 4.1 for arrows and letters (docs/training.md)."""
+and at least 4.1 for arrows and letters (benchmarks/finetuning.md)."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ import numpy as np
 from ... import anatomy
 from ..._internal.atomic import check_writable, complete
 from ..._internal.finite import check_outputs
-from ..._internal.imports import extra
+from ..._internal.imports import INSTALL, extra
 from ..._internal.progress import progress_bar
 from ..._internal.validate import Share, expanded, is_number, one_of, positive_integer
 from ..._internal.warn import warn_caller
@@ -117,7 +117,7 @@ def predict_table(
     models = [models] if isinstance(models, (str, os.PathLike, keras.Model)) else list(models)
     if not models:
         raise ValueError("There are no models. Pass one, or a list of models or of paths.")
-    pandas = extra("pandas", "Predictions of a table need pandas", "table")
+    pandas = extra("pandas", "Predictions of a table need pandas")
     wanted = None if sample is None else read_columns(sample, [*read_columns(sample)][:1])
     title, ids, names = _ids_and_names(table, wanted, image_column)
     paths, missing = find_images(names, folder_of(table, images_dir))
@@ -157,7 +157,7 @@ def _target(output: Any) -> Path:
     if target.suffix.lower() not in _WRITERS:
         raise ValueError(f"The output file must end in {', '.join(_WRITERS)}. Received: {target}")
     if target.suffix.lower() == ".parquet" and not any(map(importlib.util.find_spec, ("pyarrow", "fastparquet"))):
-        raise ImportError(f"Parquet needs pyarrow: pip install pyarrow. Or write a .csv file. Received: {target}")
+        raise ImportError(f"Writing {target} needs pyarrow: {INSTALL}. Or write a .csv file.")
     check_writable(target.parent)
     return target
 

@@ -46,7 +46,7 @@ _MINUTES = 12.0
 """The time limit where neither minutes nor epochs are given."""
 
 _REFIT_BELOW = 400
-"""Steps on all images below which all of them are learned at the end: measured up to 320 (docs/training.md)."""
+"""Steps on all images below which all of them are learned at the end: measured up to 320 (benchmarks/finetuning.md)."""
 
 _SAMPLED = 1000
 """Number of images whose size is looked at."""

@@ -19,8 +19,9 @@ import numpy as np
 from ... import __version__
 from ...anatomy import name_classes, predictions
 from ...anatomy import task as task_of
-from ...anatomy.outputs import NUMBERS, last_activation, output_names
-from ...anatomy.parts import find_vit, heads
+from ...anatomy.around import heads
+from ...anatomy.outputs import NUMBERS, output_kind, output_names
+from ...anatomy.parts import find_vit
 from ...checkpoints.locate import find
 from ...model import VisionTransformer
 from ...opening import resize
@@ -44,7 +45,7 @@ __all__: list[str] = []
 _MOST_PLANS = 4
 _NO_LIMIT = " (minutes=0 or --minutes 0: no limit)"
 SCALE_OF_NUMBERS = 0.1
-"""Of a head that starts as ridge regression of numbers: a tenth was better than 0.3 and 1 (docs/training.md)."""
+"""Of a head that starts as ridge regression of numbers: better than 0.3 and 1 (benchmarks/finetuning.md)."""
 
 SHARE_OF_FLIPS = 0.05
 """Share of a time limit that the test of mirror images may take."""
@@ -107,7 +108,7 @@ def scale_head(model: keras.Model, scale: np.ndarray | float, shift: np.ndarray 
 
 def _without_prior(model: keras.Model, recipe: Recipe, train: ImageFolder) -> dict[str, Any]:
     """Return the options of `compile` by which a model does not learn how frequent each class is."""
-    logits = last_activation(model) == "linear"
+    logits = output_kind(model) == "logits"
     counts = np.maximum(cast("np.ndarray", train.counts), 1)  # there are classes: see _check_task
     loss = CrossEntropy(from_logits=logits, label_smoothing=recipe.label_smoothing, prior=counts)
     return {"loss": loss, "metrics": [accuracy]}

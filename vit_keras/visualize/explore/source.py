@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 
 from ... import anatomy
-from ...anatomy.outputs import last_activation, last_layer, output_kind, sigmoid, softmax, why_not_classifier
+from ...anatomy.dry_run import activation, ending
+from ...anatomy.outputs import output_kind, sigmoid, softmax, why_not_classifier
 from ...anatomy.parts import learner
 from ...backend import openvino
 from ..maps import alti_rollout, attention_rollout, relevance_map
@@ -30,7 +30,7 @@ class Source:
     model: str
     names: list[str]
     maps: list[tuple[str, list[str], np.ndarray]]  # (key, name for each image, (B, G))
-    activation: str | None = None  # of the model's output
+    apart: bool = False  # whether each class has a probability of its own
     is_logits: bool | None = None  # whether the recorded output is before it; `None` if nothing tells
 
     def first(self, count: int) -> Source:
@@ -63,21 +63,17 @@ def of_model(model: Any, images: Any, target: Any, options: dict[Any, Any]) -> S
     for rec in recordings:
         _check(rec)
     names = _picture_names(images, len(recordings[0].images))
-    activation = last_activation(model) if getattr(model, "outputs", None) else None
-    activation = "sigmoid" if anatomy.task(model) == "multi" else activation
     kind = output_kind(model)
+    apart = anatomy.task(model) == "multi" or (kind == "probabilities" and ending(model).alone)
     whole = callable(target[0] if isinstance(target, tuple) and target else target)  # else `record` leaves it out
-    is_logits = {"logits": True, "probabilities": not whole}.get(kind or "")
+    is_logits = {"logits": True, "probabilities": not whole and activation(model) is not None}.get(kind or "")
     name = str(getattr(model, "name", ""))
-    return Source(recordings[0], name, names, _maps(recordings), activation, is_logits)
+    return Source(recordings[0], name, names, _maps(recordings), apart, is_logits)
 
 
 def _record_prediction(model: Any, images: Any, options: dict[Any, Any]) -> Recording:
     """Record with gradients of the predicted class, where there is a head and it has learned something."""
-    # Of a model without a graph only its last layer is known.
-    dense = output_kind(model) is not None or isinstance(last_layer(model), keras.layers.Dense)
-    fused = options.get("head_fusion")
-    if why_not_classifier(model) or not dense or fused or openvino.is_active():
+    if why_not_classifier(model) or options.get("head_fusion") or openvino.is_active():
         return record(model, images, **options)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "All gradients are zero", UserWarning)
@@ -153,17 +149,17 @@ def predictions(source: Source, image: int) -> list[tuple[str, float]]:
     rec = source.recording
     if rec.logits is None or rec.labels is None or len(rec.labels) != rec.logits.shape[-1]:
         return []
-    scores = _probabilities(rec.logits[image].astype("float64"), source.activation, source.is_logits)
+    scores = _probabilities(rec.logits[image].astype("float64"), source.apart, source.is_logits)
     likely = [int(n) for n in np.argsort(-scores)[:3]]
     return [(_label(rec, n), round(float(scores[n]), 4)) for n in likely if n == likely[0] or scores[n] >= 0.01]
 
 
-def _probabilities(outputs: np.ndarray, activation: str | None, is_logits: bool | None) -> np.ndarray:
+def _probabilities(outputs: np.ndarray, apart: bool, is_logits: bool | None) -> np.ndarray:
     """Return probabilities of a recorded output."""
-    apart = outputs.size == 1 or activation == "sigmoid"
+    apart = apart or outputs.size == 1
     if is_logits is None:
         sums_to_1 = np.allclose(outputs.sum(), 1, atol=1e-2)
-        bounded = activation == "sigmoid" and (outputs <= 1).all()
+        bounded = apart and (outputs <= 1).all()
         is_logits = outputs.size == 1 or not ((outputs >= 0).all() and (sums_to_1 or bounded))
     if not is_logits:
         return outputs

@@ -14,8 +14,8 @@ from keras import ops
 
 from ... import anatomy
 from ..._internal.validate import one_of
+from ...anatomy.dry_run import readout
 from ...anatomy.parts import find_vit, learner, patch_grid, prefix_names
-from ...anatomy.pooling import readout
 from ...backend import compiled
 from ...labels import class_numbers
 from ..attention import attention_map
@@ -52,8 +52,8 @@ class Case:
             model(self.inputs(self.pictures[:1]))
 
     @functools.cached_property
-    def _read_tokens(self):
-        return readout(self.model)  # computes numbers, so it cannot be asked while a function is compiled
+    def _read_tokens(self) -> np.ndarray:
+        return readout(self.model, self.masks().shape[1])  # computes numbers, so it is asked before anything compiles
 
     def showing(self, pictures: Any) -> Any:
         """Return the same case with other images, of the right size."""
@@ -108,14 +108,14 @@ class Case:
         pictures = self.pictures if pictures is None else pictures
         if kind == "probability":
             _refuse_without_classes(self.model)
-        tokens = self._read_tokens if kind == "similarity" else []
+        tokens = self._read_tokens if kind == "similarity" else np.empty(0)
         results, function = [], functools.partial(masked_pass.read, kind, tokens)
         for c in self._chunks():
             arrays = [self.inputs(pictures[c])] + ([] if masks is None else [masks[c]])
             tensors = [ops.convert_to_tensor(a) for a in arrays]
             with torch_gradients(wanted=False):
                 seen = compiled.run(
-                    self.model, function, *tensors, key=("evaluate", kind, masks is not None, str(tokens))
+                    self.model, function, *tensors, key=("evaluate", kind, masks is not None, tokens.tobytes())
                 )
             results.append(ops.convert_to_numpy(seen))
         return np.concatenate(results).astype("float64")

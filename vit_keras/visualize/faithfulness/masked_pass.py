@@ -17,19 +17,16 @@ from keras import ops
 
 from ... import anatomy
 from ..._internal.tap import tap
-from ...anatomy.outputs import last_layer, output_kind
+from ...anatomy.outputs import output_kind
 from ...anatomy.parts import attention_blocks, find_vit, has_attention
 from ...backend.keras_internals import flat_layers
 from ...layers import AttentionPooling, ExtractToken
 from ...layers.tokens import MeanToken
 
 
-def read(
-    kind: str | Callable[..., Any], tokens: list[slice], model: keras.Model, images: Any, masks: Any = None
-) -> Any:
+def read(kind: str | Callable[..., Any], tokens: np.ndarray, model: keras.Model, images: Any, masks: Any = None) -> Any:
     """Return the compared score, computed without the tokens whose mask `(batch, tokens)` is 0."""
-    # `kind` is "similarity", "probability" or a function of the outputs; `tokens` are those of
-    # `anatomy.readout(model)`.
+    # `kind` is "similarity", "probability" or a function of the outputs; `tokens` are how much each token counts.
     if masks is None and kind != "similarity":
         outputs = model(images, training=False)
     else:
@@ -45,7 +42,7 @@ def read(
         return ops.cast(ops.reshape(value, (-1,)), "float32")
     outputs = ops.cast(outputs, "float32")
     kind_of_output = output_kind(model)
-    if kind_of_output == "probabilities" or (kind_of_output is None and _ends_in_sigmoid(model)):
+    if kind_of_output == "probabilities":
         return outputs
     if outputs.shape[-1] == 1 or anatomy.task(model) == "multi":
         return ops.sigmoid(outputs)
@@ -54,11 +51,6 @@ def read(
         return shares
     sums = ops.abs(ops.sum(outputs, axis=-1) - 1) < 1e-2  # as in `anatomy.probabilities`
     return ops.where(ops.logical_and(ops.all(outputs >= 0), ops.all(sums)), outputs, shares)
-
-
-def _ends_in_sigmoid(model):
-    activation = getattr(last_layer(model), "activation", None)  # of a model without a graph
-    return getattr(activation, "__name__", None) == "sigmoid"
 
 
 class _Removal:
@@ -102,7 +94,7 @@ class _Removal:
         return ops.cast(kept / ops.maximum(total, np.finfo("float32").tiny), scores.dtype)
 
 
-def pooled(model: keras.Model, read: list[slice], tokens: Any, masks: Any) -> Any:
+def pooled(model: keras.Model, read: np.ndarray, tokens: Any, masks: Any) -> Any:
     """Return what the head reads of the last block's tokens: `(batch, width)`."""
     named = {layer.name: layer for layer in find_vit(model).layers}
     if "Transformer_encoder_norm" in named:
@@ -111,9 +103,9 @@ def pooled(model: keras.Model, read: list[slice], tokens: Any, masks: Any) -> An
     if pooling:
         parts = [pool(tokens) for pool in pooling]
     else:
-        weights = ops.ones_like(tokens[..., :1]) if masks is None else ops.cast(masks[..., None], tokens.dtype)
-        weighted = tokens * weights
-        parts = [ops.sum(weighted[:, r], axis=1) / ops.sum(weights[:, r], axis=1) for r in read]
+        weights = ops.cast(read, tokens.dtype)[None, :, None]
+        weights = weights if masks is None else weights * ops.cast(masks[..., None], tokens.dtype)
+        parts = [ops.sum(tokens * weights, axis=1) / ops.maximum(ops.sum(weights, axis=1), 1e-6)]
     if "fc_norm" in named:
         parts = [named["fc_norm"](part) for part in parts]
     return ops.concatenate(parts, axis=-1)
