@@ -43,28 +43,17 @@ def _count(value: Any, field: str) -> int:
     return 0 if value == 0 and value is not False else positive_integer(value, field)
 
 
-def _rate(value: Any, field: str) -> Any:
-    if not (is_number(value) and 0 <= value < 1):
-        raise ValueError(f"{field} must be a rate in [0, 1). Received: {value!r}")
-    return value
+def _number(wanted: str, fits: Callable[[Any], bool]) -> Callable[[Any, str], Any]:
+    def check(value, field):
+        if not (is_number(value) and fits(value)):
+            raise ValueError(f"{field} must be {wanted}. Received: {value!r}")
+        return value
+
+    return check
 
 
-def _number(value: Any, field: str) -> Any:
-    if not is_number(value):
-        raise ValueError(f"{field} must be a number. Received: {value!r}")
-    return value
-
-
-def _not_negative(value: Any, field: str) -> Any:
-    if not (is_number(value) and value >= 0):
-        raise ValueError(f"{field} must be a number that is not negative. Received: {value!r}")
-    return value
-
-
-def _positive(value: Any, field: str) -> Any:
-    if not (is_number(value) and value > 0):
-        raise ValueError(f"{field} must be a number greater than 0. Received: {value!r}")
-    return value
+_rate = _number("a rate in [0, 1)", lambda value: 0 <= value < 1)
+_not_negative = _number("a number that is not negative", lambda value: value >= 0)
 
 
 def _choice(*choices: Any, **aliases: str) -> Callable[[Any, str], Any]:
@@ -98,8 +87,8 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "emb_dropout": _optional(_rate),
     "epsilon": _not_negative,
     "layer_scale": _optional(_not_negative),
-    "rope_theta": _optional(_positive),
-    "rope_offset": _number,
+    "rope_theta": _optional(_number("a number greater than 0", lambda value: value > 0)),
+    "rope_offset": _number("a number", lambda value: True),
     "mlp_activation": _mlp_activation,
     "pooling": _choice("token", "gap", "token+gap", "token+dist", "all", "map", None, cls="token", mean="gap"),
     "position": _choice("learned", "sincos2d", None),
@@ -279,9 +268,7 @@ class ViTConfig:
         check_switches(self)
         patches = self.grid and math.prod(self.grid)
         object.__setattr__(self, "merge_tokens", merge_schedule(self.merge_tokens, self.num_layers, patches))
-        for contradicts, message in _CONTRADICTIONS:
-            if contradicts(self):
-                raise ValueError(message if isinstance(message, str) else message(self))
+        _check_combination(self)
         if self.image_size is not None:
             object.__setattr__(self, "position_grid", None)
 
@@ -360,99 +347,64 @@ class ViTConfig:
         return dataclasses.replace(self, **changes)
 
 
-def _whole(field: str, more: str = "") -> Callable[[ViTConfig], str]:
-    return lambda c: (
-        f"{field}: rope_theta, relative_positions, a Mixer (tokens_mlp_dim){more} need all patches, in their places. "
-        f"Received: {field}={getattr(c, field)!r}"
-    )
-
-
-def _needs_places(c: ViTConfig) -> bool:
-    return c.rope_theta is not None or c.relative_positions or c.tokens_mlp_dim is not None
-
-
-_CONTRADICTIONS: tuple[tuple[Callable[[ViTConfig], Any], str | Callable[[ViTConfig], str]], ...] = (
-    (
-        lambda c: c.pooling is None and (c.include_top or c.representation_size),
-        "pooling=None returns all tokens, which no head takes. Pass include_top=False, or a pooling.",
-    ),
-    (
-        lambda c: c.pooling in ("token", "token+gap", "token+dist") and not c.has_class_token,
-        lambda c: f"pooling={c.pooling!r} needs a class token. Received: class_token={c.class_token}",
-    ),
-    (
-        lambda c: c.pooling == "token+dist" and (not c.distillation_token or c.representation_size),
-        "pooling='token+dist' needs distillation_token=True and no representation_size.",
-    ),
-    (
-        lambda c: c.remat and (c.dropout or c.attention_dropout or c.stochastic_depth),
-        lambda c: NO_REMAT_WITH_DROPOUT.format(c.dropout, c.attention_dropout, c.stochastic_depth),
-    ),
-    (
-        lambda c: c.stochastic_depth and c.tokens_mlp_dim is not None,
-        lambda c: f"A Mixer (tokens_mlp_dim) has no stochastic_depth. Received: {c.stochastic_depth}",
-    ),
-    (lambda c: c.patch_dropout and _needs_places(c), _whole("patch_dropout")),
-    (
-        lambda c: c.merge_tokens and (_needs_places(c) or c.pooling is None or c.patch_dropout),
-        _whole("merge_tokens", ", pooling=None, patch_dropout"),
-    ),
-    (
-        lambda c: c.dim_head is None and c.hidden_size % c.num_heads and c.tokens_mlp_dim is None,
-        lambda c: (
-            f"hidden_size={c.hidden_size} is not divisible by num_heads={c.num_heads}: change one of them, or pass "
-            "dim_head."
-        ),
-    ),
-    (
-        lambda c: c.position == "sincos2d" and c.hidden_size % 4,
-        lambda c: f"position='sincos2d' needs a hidden_size divisible by 4. Received: {c.hidden_size}",
-    ),
-    (
-        lambda c: c.rope_theta is not None and c.head_width % 4,
-        lambda c: f"rope_theta needs heads of a width divisible by 4. Received: num_heads={c.num_heads}",
-    ),
-    (
-        lambda c: (c.rope_grid or c.rope_offset) and not (c.rope_theta and c.rope_kind.startswith("axial")),
-        lambda c: (
-            "rope_grid and rope_offset need rope_theta and rope_kind='axial' or 'axial_xy'. Received: "
-            f"rope_theta={c.rope_theta}, rope_kind={c.rope_kind!r}"
-        ),
-    ),
-    (
-        lambda c: c.register_positions and not (c.registers and c.position == "learned" and c.position_prefix),
-        "register_positions=True needs registers, position='learned' and position_prefix=True.",
-    ),
-    (
-        lambda c: c.pooling == "map" and c.hidden_size % (c.map_heads or c.num_heads),
-        lambda c: f"hidden_size={c.hidden_size} is not divisible by map_heads={c.map_heads or c.num_heads}.",
-    ),
-    (
-        lambda c: c.tokens_mlp_dim is not None and (c.prefix_tokens or c.position is not None),
-        "A Mixer (tokens_mlp_dim) has no class token, registers or positions: pooling='gap', position=None.",
-    ),
-    (
-        lambda c: c.image_size is None and (c.relative_positions or c.tokens_mlp_dim is not None),
-        "image_size=None: a table of relative positions and a Mixer are made for one grid of patches. Pass image_size; "
-        "vit_keras.resize makes a model of another size.",
-    ),
-    (
-        lambda c: c.image_size is None and c.position == "learned" and c.position_grid is None,
-        "image_size=None needs position_grid: patches down and across of the position embeddings.",
-    ),
-    (
-        lambda c: c.grid is not None and min(c.grid) < 1,
-        lambda c: f"image_size={c.image_size} is smaller than one patch of {c.stride} pixels.",
-    ),
-    (
-        lambda c: (
-            not (c.image_size is None or c.drop_remainder)
-            and any(cells % patch for cells, patch in zip(c.cells(c.image_size), c.patch_size))
-        ),
-        lambda c: not_divisible(c.image_size, c.stride),
-    ),
-)
-"""Fields that contradict each other: when they do, and what the error says."""
+def _check_combination(config: ViTConfig) -> None:
+    """Raise a ValueError if fields contradict each other."""
+    if config.pooling is None and (config.include_top or config.representation_size):
+        raise ValueError("pooling=None returns all tokens, which no head takes. Pass include_top=False, or a pooling.")
+    if config.pooling in ("token", "token+gap", "token+dist") and not config.has_class_token:
+        raise ValueError(f"pooling={config.pooling!r} needs a class token. Received: class_token={config.class_token}")
+    if config.pooling == "token+dist" and (not config.distillation_token or config.representation_size):
+        raise ValueError("pooling='token+dist' needs distillation_token=True and no representation_size.")
+    rates = (config.dropout, config.attention_dropout, config.stochastic_depth)
+    if config.remat and any(rates):
+        raise ValueError(NO_REMAT_WITH_DROPOUT.format(*rates))
+    if config.stochastic_depth and config.tokens_mlp_dim is not None:
+        raise ValueError(f"A Mixer (tokens_mlp_dim) has no stochastic_depth. Received: {config.stochastic_depth}")
+    whole = config.rope_theta is not None or config.relative_positions or config.tokens_mlp_dim is not None
+    for field, others in (("patch_dropout", False), ("merge_tokens", config.pooling is None or config.patch_dropout)):
+        if getattr(config, field) and (whole or others):
+            more = ", pooling=None, patch_dropout" if field == "merge_tokens" else ""
+            raise ValueError(
+                f"{field}: rope_theta, relative_positions, a Mixer (tokens_mlp_dim){more} need all patches, in "
+                f"their places. Received: {field}={getattr(config, field)!r}"
+            )
+    if config.dim_head is None and config.hidden_size % config.num_heads and config.tokens_mlp_dim is None:
+        raise ValueError(
+            f"hidden_size={config.hidden_size} is not divisible by num_heads={config.num_heads}: "
+            "change one of them, or pass dim_head."
+        )
+    if config.position == "sincos2d" and config.hidden_size % 4:
+        raise ValueError(f"position='sincos2d' needs a hidden_size divisible by 4. Received: {config.hidden_size}")
+    if config.rope_theta is not None and config.head_width % 4:
+        raise ValueError(f"rope_theta needs heads of a width divisible by 4. Received: num_heads={config.num_heads}")
+    if (config.rope_grid or config.rope_offset) and not (config.rope_theta and config.rope_kind.startswith("axial")):
+        raise ValueError(
+            "rope_grid and rope_offset need rope_theta and rope_kind='axial' or 'axial_xy'. "
+            f"Received: rope_theta={config.rope_theta}, rope_kind={config.rope_kind!r}"
+        )
+    if config.register_positions and not (config.registers and config.position == "learned" and config.position_prefix):
+        raise ValueError("register_positions=True needs registers, position='learned' and position_prefix=True.")
+    if config.pooling == "map" and config.hidden_size % (config.map_heads or config.num_heads):
+        heads = config.map_heads or config.num_heads
+        raise ValueError(f"hidden_size={config.hidden_size} is not divisible by map_heads={heads}.")
+    if config.tokens_mlp_dim is not None and (config.prefix_tokens or config.position is not None):
+        raise ValueError(
+            "A Mixer (tokens_mlp_dim) has no class token, registers or positions: pooling='gap', position=None."
+        )
+    if config.image_size is None and (config.relative_positions or config.tokens_mlp_dim is not None):
+        raise ValueError(
+            "image_size=None: a table of relative positions and a Mixer are made for one grid of patches. Pass "
+            "image_size; vit_keras.resize makes a model of another size."
+        )
+    if config.image_size is None:
+        if config.position == "learned" and config.position_grid is None:
+            raise ValueError("image_size=None needs position_grid: patches down and across of the position embeddings.")
+        return
+    if min(config.grid) < 1:
+        raise ValueError(f"image_size={config.image_size} is smaller than one patch of {config.stride} pixels.")
+    cells = zip(config.cells(config.image_size), config.patch_size)
+    if not config.drop_remainder and any(count % patch for count, patch in cells):
+        raise ValueError(not_divisible(config.image_size, config.stride))
 
 
 def stored_activation(activation: Any, *, used: bool = True) -> Any:

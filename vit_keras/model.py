@@ -23,6 +23,7 @@ from .checkpoints import saved_models
 from .config import ViTConfig
 from .labels import TASKS, names
 from .layers import MlpBlock
+from .layers.merging import opened
 from .preprocess import GOOGLE, Preprocessing
 
 if TYPE_CHECKING:
@@ -289,6 +290,7 @@ class VisionTransformer(FastModel):
             config.pop(key, None) for key in ("vit", "preprocessing", "labels", "origin")
         )
         task = one_of(config.pop("task", "single"), "task", TASKS)
+        config["layers"] = [opened(layer) for layer in config["layers"]]
         model = super().from_config(config, custom_objects)
         for layer in model.layers:
             if not layer.trainable:

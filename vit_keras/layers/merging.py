@@ -83,6 +83,14 @@ class MergingBlock(TransformerBlock):
         return symbolic(self, *self.compute_output_shape(inputs.shape), *scores)
 
 
+def opened(layer: Any) -> Any:
+    """Return the configuration of a layer in a functional model; older files call a block after merging otherwise."""
+    nodes = layer.get("inbound_nodes", ()) if layer["class_name"] == "TransformerBlock" else ()
+    if any("sizes" in node.get("kwargs", ()) for node in nodes if isinstance(node, dict)):
+        return {**layer, "class_name": "MergingBlock", "registered_name": "vit_keras>MergingBlock"}
+    return layer
+
+
 def merge(block: MergingBlock, tokens: Any, sizes: Any, keys: Any) -> Any:
     """Return tokens and sizes after merging the most similar tokens (section 3: bipartite soft matching)."""
     # The tokens after the prefix go to two sets alternately. The partner of a token in the first set is the token of
