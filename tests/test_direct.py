@@ -14,8 +14,8 @@ from support import far_from_uniform, some_of
 from vit_keras import layers, vit
 from vit_keras._internal.tap import tap
 from vit_keras.backend import direct, keras_internals
+from vit_keras.backend import ops as _ops
 from vit_keras.config import ViTConfig
-from vit_keras.layers import _ops
 
 pytestmark = pytest.mark.only_on("torch", reason="on PyTorch alone layers are called directly")
 

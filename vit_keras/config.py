@@ -400,7 +400,7 @@ def _check_combination(config: ViTConfig) -> None:
         if config.position == "learned" and config.position_grid is None:
             raise ValueError("image_size=None needs position_grid: patches down and across of the position embeddings.")
         return
-    if min(config.grid) < 1:
+    if config.grid is not None and min(config.grid) < 1:
         raise ValueError(f"image_size={config.image_size} is smaller than one patch of {config.stride} pixels.")
     cells = zip(config.cells(config.image_size), config.patch_size)
     if not config.drop_remainder and any(count % patch for count, patch in cells):

@@ -55,5 +55,6 @@ class FieldsDoc:
 
 def documented(cls: _Class) -> _Class:
     """Give a dataclass a docstring with the text under each of its fields."""
-    cls.__doc__ = FieldsDoc(cls.__doc__ or "", [field.name for field in dataclasses.fields(cls)])
+    doc: Any = FieldsDoc(cls.__doc__ or "", [field.name for field in dataclasses.fields(cls)])
+    cls.__doc__ = doc
     return cls

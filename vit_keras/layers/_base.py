@@ -51,7 +51,7 @@ class Layer(Direct, _Declared):
     """
 
     if TYPE_CHECKING:
-        name: str | None = _keyword(default=None)
+        name: str = _keyword(default=None)
         dtype: Any = _keyword(default=None)
         trainable: bool = _keyword(default=True)
 
@@ -76,7 +76,8 @@ class Layer(Direct, _Declared):
             others = inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD, annotation="Any")
             cls.__signature__ = inspect.Signature([*in_order, others])
         if cls.fields and cls.__doc__:
-            cls.__doc__ = FieldsDoc(cls.__doc__, cls.fields)
+            doc: Any = FieldsDoc(cls.__doc__, cls.fields)
+            cls.__doc__ = doc
         _let_keras_describe(cls)
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -119,18 +120,21 @@ class Layer(Direct, _Declared):
 
 
 def _declared_in(cls: type, kw_only: bool) -> dict[str, inspect.Parameter]:
-    """Return the fields that a class itself declares, as arguments."""
+    """Take the fields that a class itself declares, and return them as arguments."""
     kind = inspect.Parameter.KEYWORD_ONLY if kw_only else inspect.Parameter.POSITIONAL_OR_KEYWORD
     fields = {}
     for name, annotation in inspect.get_annotations(cls).items():
         if name[0] != "_" and "ClassVar" not in str(annotation):
             default = vars(cls).get(name, inspect.Parameter.empty)
-            default = default.default if isinstance(default, Shared) else default
+            if isinstance(default, _Shared):
+                default = default.default
+            elif default is not inspect.Parameter.empty:
+                delattr(cls, name)  # it would hide a layer of the same name, which PyTorch keeps elsewhere
             fields[name] = inspect.Parameter(name, kind, default=default, annotation=annotation)
     return fields
 
 
-class Shared:
+class _Shared:
     """A field that a layer inside has: an activation, which loading weights sets there."""
 
     def __init__(self, part: str, attribute: str, default: Any):
@@ -141,8 +145,12 @@ class Shared:
 
     def __get__(self, layer: Any, owner: Any = None) -> Any:
         part = getattr(layer, self.part, None)
+        if layer is None:
+            return self
+        if part is None and self.name not in vars(layer):
+            raise AttributeError(self.name)
         if part is None:
-            return self if layer is None else vars(layer)[self.name]
+            return vars(layer)[self.name]
         if not hasattr(part, self.attribute):
             raise TypeError(
                 f"{self.part} of {layer.name!r} is a {type(part).__name__} without {self.attribute}, which the "
@@ -156,6 +164,11 @@ class Shared:
             vars(layer)[self.name] = value
         else:
             setattr(part, self.attribute, value)
+
+
+def shared(part: str, attribute: str, default: Any) -> Any:
+    """Return a field that an attribute of a layer inside holds as soon as there is this layer."""
+    return _Shared(part, attribute, default)
 
 
 def _let_keras_describe(cls: type[Layer]) -> None:

@@ -83,22 +83,22 @@ class MultiHeadSelfAttention(RelativePositions, Switches):
     tapped_as: ClassVar[str] = "attention"  # the name that a `tap` sees the scores under
 
     def build(self, input_shape: Any) -> None:
-        self.hidden_size = token_width(self, input_shape)
+        self.hidden_size: int = token_width(self, input_shape)
         if self.dim_head is None and self.hidden_size % self.num_heads:
             raise ValueError(
                 f"embedding dimension = {self.hidden_size} should be divisible by number of heads = {self.num_heads}. "
                 "Change one of them, or pass dim_head."
             )
-        self.projection_dim = self.dim_head or self.hidden_size // self.num_heads
+        self.projection_dim: int = self.dim_head or self.hidden_size // self.num_heads
         inner, width = self.num_heads * self.projection_dim, self.hidden_size
         key_bias = self.qkv_bias if self.key_bias is None else self.key_bias
-        self.query_dense = self._dense("query", width, inner, self.qkv_bias)
-        self.key_dense = self._dense("key", width, inner, key_bias)
-        self.value_dense = self._dense("value", width, inner, self.qkv_bias)
-        self.combine_heads = self._dense("out", inner, width, self.out_bias)
-        self.dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy)
+        self.query_dense: Dense = self._dense("query", width, inner, self.qkv_bias)
+        self.key_dense: Dense = self._dense("key", width, inner, key_bias)
+        self.value_dense: Dense = self._dense("value", width, inner, self.qkv_bias)
+        self.combine_heads: Dense = self._dense("out", inner, width, self.out_bias)
+        self.dropout_layer: Dropout = Dropout(self.dropout, dtype=self.dtype_policy)
         if self.attention_norm:
-            self.norm = self.part(LayerNormalization, "norm", epsilon=self.epsilon)
+            self.norm: LayerNormalization = self.part(LayerNormalization, "norm", epsilon=self.epsilon)
             self.norm.build((None, inner))
         self.build_relative_positions(input_shape[1])
         self.change_as_configured()

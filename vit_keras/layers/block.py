@@ -13,10 +13,10 @@ from ._base import (
     Dropout,
     EncoderBlock,
     LayerNormalization,
-    Shared,
     drop_path,
     one_or_all,
     register,
+    shared,
     symbolic,
     token_width,
 )
@@ -59,7 +59,7 @@ class TransformerBlock(Switches, EncoderBlock):
     """Width of a head; `None` for `hidden_size / num_heads`."""
     attention_dropout: float = 0.0
     """Rate on the attention weights."""
-    mlp_activation: str = Shared("mlpblock", "activation", "gelu_tanh")
+    mlp_activation: str = shared("mlpblock", "activation", "gelu_tanh")
     """See `MlpBlock`."""
     epsilon: float = 1e-6
     """Added to the variance in the layer normalizations."""
@@ -84,18 +84,20 @@ class TransformerBlock(Switches, EncoderBlock):
         if self.remat and any(rates):
             raise ValueError(NO_REMAT_WITH_DROPOUT.format(*rates))
         # The numbers in these names are those of Google's files, which count all modules of a block.
-        self.att = self.part(MultiHeadSelfAttention, "MultiHeadDotProductAttention_1", dropout=self.attention_dropout)
+        self.att: MultiHeadSelfAttention = self.part(
+            MultiHeadSelfAttention, "MultiHeadDotProductAttention_1", dropout=self.attention_dropout
+        )
         mlp = {"activation": self.mlp_activation, "gated": self.gated_mlp, "norm": self.mlp_norm}
-        self.mlpblock = self.part(MlpBlock, "MlpBlock_3", **mlp)
-        self.layernorm1 = self.part(LayerNormalization, "LayerNorm_0", epsilon=self.epsilon)
-        self.layernorm2 = self.part(LayerNormalization, "LayerNorm_2", epsilon=self.epsilon)
-        self.dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy)
+        self.mlpblock: MlpBlock = self.part(MlpBlock, "MlpBlock_3", **mlp)
+        self.layernorm1: LayerNormalization = self.part(LayerNormalization, "LayerNorm_0", epsilon=self.epsilon)
+        self.layernorm2: LayerNormalization = self.part(LayerNormalization, "LayerNorm_2", epsilon=self.epsilon)
+        self.dropout_layer: Dropout = Dropout(self.dropout, dtype=self.dtype_policy)
         self.layerscale1: Callable[..., Any] = keras.activations.linear
         self.layerscale2: Callable[..., Any] = keras.activations.linear
         if self.layer_scale is not None:
             self.layerscale1 = self.part(LayerScale, "LayerScale_0", initial=self.layer_scale)
             self.layerscale2 = self.part(LayerScale, "LayerScale_1", initial=self.layer_scale)
-        self.drop_path = drop_path(self.stochastic_depth, dtype=self.dtype_policy)
+        self.drop_path: Dropout = drop_path(self.stochastic_depth, dtype=self.dtype_policy)
 
     def build(self, input_shape: Any) -> None:
         token_width(self, input_shape)

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 
 from ..backend import ops
-from ._base import EncoderBlock, Shared, register, token_width
+from ._base import EncoderBlock, register, shared, token_width
 from .mlp import MlpBlock
 
 
@@ -25,17 +25,17 @@ class MixerBlock(EncoderBlock):
     """Hidden width of the MLP across the channels."""
     dropout: float = 0.0
     """Rate of the dropout in both."""
-    activation: str = Shared("channel_mixing", "activation", "gelu_tanh")
+    activation: str = shared("channel_mixing", "activation", "gelu_tanh")
     """See `MlpBlock`."""
     epsilon: float = 1e-6
     """Added to the variance in the layer normalizations."""
 
     def setup(self) -> None:
         mlp, norm = {"activation": self.activation, "epsilon": 1e-6}, keras.layers.LayerNormalization
-        self.token_mixing = self.part(MlpBlock, "token_mixing", **mlp, mlp_dim=self.tokens_mlp_dim)
-        self.channel_mixing = self.part(MlpBlock, "channel_mixing", **mlp)
-        self.layernorm1 = self.part(norm, "LayerNorm_0", epsilon=self.epsilon)
-        self.layernorm2 = self.part(norm, "LayerNorm_1", epsilon=self.epsilon)
+        self.token_mixing: MlpBlock = self.part(MlpBlock, "token_mixing", **mlp, mlp_dim=self.tokens_mlp_dim)
+        self.channel_mixing: MlpBlock = self.part(MlpBlock, "channel_mixing", **mlp)
+        self.layernorm1: Any = self.part(norm, "LayerNorm_0", epsilon=self.epsilon)
+        self.layernorm2: Any = self.part(norm, "LayerNorm_1", epsilon=self.epsilon)
 
     def build(self, input_shape: Any) -> None:
         width = token_width(self, input_shape)
@@ -45,7 +45,7 @@ class MixerBlock(EncoderBlock):
                 f"{self.name} needs a fixed number of tokens, because a Mixer has weights for each. Give the model a "
                 f"fixed image size. Received: input shape {tuple(input_shape)}"
             )
-        self.input_spec = keras.layers.InputSpec(shape=(None, tokens, width))
+        self.input_spec: Any = keras.layers.InputSpec(shape=(None, tokens, width))
         self.layernorm1.build(input_shape)
         self.token_mixing.build((input_shape[0], width, tokens))
         self.layernorm2.build(input_shape)

@@ -44,7 +44,7 @@ class MlpBlock(Composite):
     gated: bool = False
     """Whether the activation is applied to a third layer, `Gate`, whose result multiplies the output of the first (GLU
     variants, arXiv 2002.05202)."""
-    norm: bool = False
+    norm: Any = False
     """Whether there is a layer normalization before the second layer (sub-LN, arXiv 2210.06423)."""
     epsilon: float = 1e-6
     """Added to the variance in this layer normalization."""
@@ -59,11 +59,11 @@ class MlpBlock(Composite):
         first = self.part(Dense, "Dense_0", units=self.mlp_dim, bias_initializer=bias)
         second = self.part(Dense, "Dense_1", units=width, bias_initializer=bias)
         dropouts = [Dropout(self.dropout, dtype=self.dtype_policy) for _ in range(2)]
-        self.layers = [first, dropouts[0], second, dropouts[1]]
+        self.layers: list[Any] = [first, dropouts[0], second, dropouts[1]]
         first.build((None, width))
         second.build((None, self.mlp_dim))
         if self.gated:
-            self.gate = self.part(Dense, "Gate", units=self.mlp_dim, bias_initializer=bias)
+            self.gate: Dense = self.part(Dense, "Gate", units=self.mlp_dim, bias_initializer=bias)
             self.gate.build((None, width))
         if self.norm:
             self.norm = self.part(LayerNormalization, "norm", epsilon=self.epsilon)  # of the same name in files
@@ -133,7 +133,7 @@ class LayerScale(Layer):
 
     def build(self, input_shape: Any) -> None:
         initializer = keras.initializers.Constant(self.initial)
-        self.gamma = self.add_weight(shape=(input_shape[-1],), initializer=initializer, name="gamma")
+        self.gamma: keras.Variable = self.add_weight(shape=(input_shape[-1],), initializer=initializer, name="gamma")
 
     def call(self, inputs: Any) -> Any:
         return inputs * ops.cast(self.gamma, inputs.dtype)

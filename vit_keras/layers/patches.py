@@ -40,7 +40,7 @@ class PatchNormalization(Layer):
     epsilon: float = 1e-5
 
     def setup(self) -> None:
-        self.norm = self.part(keras.layers.LayerNormalization, "norm", epsilon=self.epsilon)
+        self.norm: Any = self.part(keras.layers.LayerNormalization, "norm", epsilon=self.epsilon)
 
     def build(self, input_shape: Any) -> None:
         self.norm.build((None, math.prod(self.patch_size) * input_shape[-1]))

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from ..backend import ops
-from ._base import Composite, Shared, register, symbolic, token_width
+from ._base import Composite, register, shared, symbolic, token_width
 from .attention import MultiHeadSelfAttention
 from .bias import boolean_mask, size_bias
 from .mlp import MlpBlock
@@ -48,7 +48,7 @@ class AttentionPooling(Composite):
     """Number of attention heads."""
     mlp_dim: int
     """Hidden width of the MLP."""
-    mlp_activation: str = Shared("mlpblock", "activation", "gelu_tanh")
+    mlp_activation: str = shared("mlpblock", "activation", "gelu_tanh")
     """See `MlpBlock`."""
     epsilon: float = 1e-6
     """Added to the variance in the layer normalization."""
@@ -56,13 +56,13 @@ class AttentionPooling(Composite):
     """Tokens before the patches that the probe does not see."""
 
     def setup(self) -> None:
-        self.att = self.part(_ProbeAttention, "MultiHeadDotProductAttention_0", epsilon=1e-6)
-        self.layernorm = self.part(keras.layers.LayerNormalization, "LayerNorm_0", epsilon=self.epsilon)
-        self.mlpblock = self.part(MlpBlock, "MlpBlock_0", activation=self.mlp_activation, epsilon=1e-6)
+        self.att: _ProbeAttention = self.part(_ProbeAttention, "MultiHeadDotProductAttention_0", epsilon=1e-6)
+        self.layernorm: Any = self.part(keras.layers.LayerNormalization, "LayerNorm_0", epsilon=self.epsilon)
+        self.mlpblock: MlpBlock = self.part(MlpBlock, "MlpBlock_0", activation=self.mlp_activation, epsilon=1e-6)
 
     def build(self, input_shape: Any) -> None:
         width = token_width(self, input_shape)
-        self.probe = self.add_weight(shape=(1, 1, width), initializer="glorot_uniform", name="probe")
+        self.probe: keras.Variable = self.add_weight(shape=(1, 1, width), initializer="glorot_uniform", name="probe")
         for layer in (self.att, self.layernorm, self.mlpblock):
             layer.build((None, 1, width))
         self.change_as_configured()

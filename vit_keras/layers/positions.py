@@ -50,7 +50,7 @@ class AddPositionEmbs(Layer):
     """Rows of the table before those of the patches. `None`: one for each token outside of the grid."""
 
     def setup(self) -> None:
-        self.dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy)
+        self.dropout_layer: Dropout = Dropout(self.dropout, dtype=self.dtype_policy)
 
     def build(self, input_shape: Any) -> None:
         width = token_width(self, input_shape)
@@ -60,7 +60,7 @@ class AddPositionEmbs(Layer):
         if rows is None:
             raise ValueError(f"{self.name} needs a fixed number of tokens. Received: input shape {input_shape}")
         normal = keras.initializers.RandomNormal(stddev=0.02)
-        self.pe = self.add_weight(shape=(1, rows, width), initializer=normal, name="pos_embedding")
+        self.pe: keras.Variable = self.add_weight(shape=(1, rows, width), initializer=normal, name="pos_embedding")
 
     def call(self, inputs: Any, training: bool | None = None, patches: Any = None) -> Any:
         table = self.pe if patches is None else self._table_for(grid_of(patches))
@@ -134,7 +134,7 @@ class AddSinCosPositionEmbs(Layer):
     """Rate of the dropout after the addition."""
 
     def setup(self) -> None:
-        self.dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy)
+        self.dropout_layer: Dropout = Dropout(self.dropout, dtype=self.dtype_policy)
 
     def build(self, input_shape: Any) -> None:
         token_width(self, input_shape)

@@ -16,6 +16,9 @@ _index = functools.lru_cache(relative_position_index)
 """Cached by grid, for all blocks of a model; read-only."""
 
 
+_NAME = "relative_position_bias"
+
+
 class RelativePositions(Layer):
     """Relative position biases of `MultiHeadSelfAttention` with a `relative_grid`."""
 
@@ -33,7 +36,9 @@ class RelativePositions(Layer):
             )
         self._relative_index = _index(self.relative_grid, self.relative_prefix)
         shape = (relative_position_rows(self.relative_grid, self.relative_prefix), self.num_heads)
-        self.relative_position_bias = self.add_weight(shape=shape, initializer="zeros", name="relative_position_bias")
+        self.relative_position_bias: Any = self.add_weight(
+            shape=shape, initializer="zeros", name="relative_position_bias"
+        )
 
     def relative_bias(self, dtype: Any) -> Any:
         """Return the bias of the logits, `(1, heads, tokens, tokens)`, or `None` without a `relative_grid`."""

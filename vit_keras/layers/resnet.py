@@ -59,7 +59,7 @@ class StdConv2D(Layer, keras.layers.Conv2D):
         if kwargs["data_format"] != "channels_last":
             raise ValueError(f"StdConv2D takes data_format='channels_last'. Received: {kwargs['data_format']!r}")
         super().__init__(filters, kernel_size, strides=strides, **kwargs)
-        self.numerics = _known_numerics(numerics)
+        self.numerics: str = _known_numerics(numerics)
 
     def add_weight(self, *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("name") == "kernel":  # it must reach `convolution_op` before it is rounded to half precision
@@ -131,7 +131,7 @@ class ResidualUnit(Layer):
         self._add("1", 1, 1, channels, self.filters)
         self._add("2", 3, self.strides, self.filters, self.filters)
         self._add("3", 1, 1, self.filters, wide)
-        self.has_projection = channels != wide or self.strides != 1
+        self.has_projection: bool = channels != wide or self.strides != 1
         if self.has_projection:
             self._add("_proj", 1, self.strides, channels, wide)
 

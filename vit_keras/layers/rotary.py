@@ -76,7 +76,7 @@ class MixedRotaryPositions(Layer):
             return ops.cast(ops.reshape(ways, shape), dtype or "float32")
 
         shape = (2, self.num_layers, self.num_heads, self.dim_head // 2)
-        self.frequencies = self.add_weight(shape=shape, initializer=directions, name="frequencies", autocast=False)
+        self.frequencies: Any = self.add_weight(shape=shape, initializer=directions, name="frequencies", autocast=False)
 
     def call(self, patches: Any) -> Any:
         where = places_in(patches)

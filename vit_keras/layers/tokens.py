@@ -27,8 +27,8 @@ class ClassToken(Layer):
     """
 
     def build(self, input_shape: Any) -> None:
-        self.hidden_size = token_width(self, input_shape)
-        self.cls = self.add_weight(shape=(1, 1, self.hidden_size), initializer="zeros", name="cls")
+        self.hidden_size: int = token_width(self, input_shape)
+        self.cls: keras.Variable = self.add_weight(shape=(1, 1, self.hidden_size), initializer="zeros", name="cls")
 
     def call(self, inputs: Any) -> Any:
         cls = ops.cast(self.cls, inputs.dtype)
@@ -63,7 +63,7 @@ class RegisterTokens(Layer):
     def build(self, input_shape: Any) -> None:
         shape = (1, self.count, token_width(self, input_shape))
         normal = keras.initializers.RandomNormal(stddev=0.02)
-        self.registers = self.add_weight(shape=shape, initializer=normal, name="registers")
+        self.registers: keras.Variable = self.add_weight(shape=shape, initializer=normal, name="registers")
 
     def call(self, inputs: Any) -> Any:
         registers = ops.cast(self.registers, inputs.dtype)
@@ -100,7 +100,7 @@ class PatchDropout(Layer):
     """Integer for reproducible choices, or `None`."""
 
     def setup(self) -> None:
-        self.seed_generator = keras.random.SeedGenerator(self.seed)
+        self.seed_generator: keras.random.SeedGenerator = keras.random.SeedGenerator(self.seed)
 
     def build(self, input_shape: Any) -> None:
         token_width(self, input_shape)

@@ -122,7 +122,7 @@ class PackedTransformer(CheckedModel):
         if config.final_norm == "tokens":
             x = self.vit.get_layer("Transformer_encoder_norm")(x)
         of_image = same if config.pooling is None else self._members(inputs)
-        x = x if config.pooling is None else self._classify(self._pool(x, inputs, training))
+        x: Any = x if config.pooling is None else self._classify(self._pool(x, inputs, training))
         lost = ops.any(ops.logical_and(of_image, lost[:, None]), axis=-1, keepdims=True)
         return ops.where(lost, ops.cast(math.nan, x.dtype), x)
 

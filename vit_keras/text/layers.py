@@ -22,7 +22,7 @@ class AddTextPositions(Layer):
 
     def build(self, input_shape: Any) -> None:
         shape = (1, self.context_length, token_width(self, input_shape))
-        self.pe = self.add_weight(
+        self.pe: keras.Variable = self.add_weight(
             shape=shape, initializer=keras.initializers.RandomNormal(stddev=0.01), name="pos_embedding"
         )
 
