@@ -34,13 +34,8 @@ from support import SHARED
 # About files, messages, pictures and pages: what they say of one backend holds for all, but for those that are `core`.
 ANY_BACKEND = (
     *("checkpoints", "hostile", "serve", "cli/test_cli.py", "cli/test_start.py", "training/test_report.py"),
-    *(
-        "docs/test_benchmarks.py",
-        "docs/test_docs.py",
-        "docs/test_learn_benchmark.py",
-        "docs/test_packaging.py",
-        "docs/test_versions.py",
-    ),
+    *("docs/test_benchmarks.py", "docs/test_docs.py", "docs/test_packaging.py"),
+    "docs/test_versions.py",
     *("export/test_web.py", "export/onnx/test_int8.py", "export/onnx/test_narrow.py"),
     *("test_bounds.py", "test_faults.py", "test_image_bounds.py", "test_images.py", "test_labels.py"),
     "test_openvino.py",
@@ -85,7 +80,9 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker("any_backend")
         if keras.backend.backend() != "torch" and item.get_closest_marker("compiles_long"):
             item.add_marker("slow")
-        if item.get_closest_marker("core") and not item.get_closest_marker("slow") and test not in seen:
+        core = item.get_closest_marker("core")
+        first = core and item.originalname in core.kwargs.get("first", [item.originalname])
+        if first and not item.get_closest_marker("slow") and test not in seen:
             item.add_marker("first_case")
             seen.add(test)
         if not _warnings_are_errors(item, keras.backend.backend()):

@@ -294,6 +294,7 @@ def check(numbers, folder, tasks=TASKS, share=1):
     assert not found, "\n".join(f"{each[:3]}: {type(each[3]).__name__}: {str(each[3])[:300]}" for each in found)
 
 
+@pytest.mark.compiles_long
 @pytest.mark.core
 @pytest.mark.parametrize(("first", "count"), [(0, 3), (3, 6)])
 def test_what_a_configuration_allows_works(first, count, tmp_path):

@@ -565,7 +565,10 @@ def test_features_are_the_ones_of_the_vit(way):
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)  # the same operations in float32
 
 
-def test_a_model_of_several_images_says_what_to_embed():
+def test_a_model_of_several_images_or_without_a_graph_says_what_to_pass():
+    for model in (masked(None), frames(), subclass()):
+        with pytest.raises(ValueError, match=r"Pass the Vision Transformer: anatomy.find_vit"):
+            vit_keras.feature_maps(model)
     with pytest.raises(ValueError, match=r"from 2 inputs. Pass the Vision Transformer: anatomy.find_vit"):
         training.embed(masked(None), noise(2, 32, 32, 3), progress=False)
 

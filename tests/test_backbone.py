@@ -109,6 +109,8 @@ def segmenter(trunk):
     return keras.Model(images, keras.layers.UpSampling2D(8)(keras.layers.Conv2D(4, 1)(x)))
 
 
+@pytest.mark.core
+@pytest.mark.compiles_long
 def test_a_segmenter_trains_and_shows_its_attention():
     model = tiny()
     segment, images = segmenter(feature_maps(model, [0, 1])), pictures()

@@ -185,6 +185,13 @@ def test_wrong_arguments(options, message):
         cost(SMALL, **options)
 
 
+def test_any_size_needs_a_size():
+    config = SMALL.replace(image_size=None, position_grid=(4, 4))
+    with pytest.raises(ValueError, match="pass image_size"):
+        cost(config)
+    assert cost(config, image_size=32).tokens == 17
+
+
 def test_on_the_command_line(capsys):
     arguments = ["cost", "vit_l16", "--image-size", "224", "--batch-size", "64", "--training", "--devices", "8"]
     arguments += ["--strategy", "fsdp", "--set", "remat=true", "--set", "dropout=0"]

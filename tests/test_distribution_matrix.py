@@ -152,7 +152,7 @@ def run(kinds, engines, counts, backend, **environment):
     return compared
 
 
-@pytest.mark.core
+@pytest.mark.slow
 @pytest.mark.only_on("jax", reason="its devices share one computation")
 @pytest.mark.parametrize(("kind", "engine", "compared"), [("merged", "data", 5), ("masked", "tensor", 3)])
 def test_a_batch_that_the_devices_do_not_divide(kind, engine, compared):

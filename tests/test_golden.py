@@ -62,6 +62,7 @@ def test_the_exact_gelu_gives_the_reference_with_the_exact_gelu(tmp_path):
     assert difference <= 1e-5 * np.abs(golden["logits"]).max()  # as above
 
 
+@pytest.mark.compiles_long
 @pytest.mark.core
 def test_the_real_model_gives_the_reference_logits(shared, real_weights):
     golden = np.load(shared / "golden" / "real_Ti_16_224.npz")

@@ -71,38 +71,6 @@ def test_a_narrow_image_that_would_become_huge_is_refused_by_name(preset, size):
         PRESETS[preset](png(*size), 224)
 
 
-def interpolated(array, size, align_corners):
-    """Interpolate the axes one after the other, each cell from two cells of the whole axis."""
-    array = array.astype("float64")
-    for axis, target in enumerate(size):
-        source = array.shape[axis]
-        if source == target:
-            continue
-        at = np.linspace(0, source - 1, target)
-        if not align_corners:
-            at = np.clip((np.arange(target) + 0.5) * source / target - 0.5, 0, source - 1)
-        low = np.minimum(np.floor(at).astype(int), source - 1)
-        high = np.minimum(low + 1, source - 1)
-        weight = (at - low).reshape([-1 if a == axis else 1 for a in range(array.ndim)])
-        array = np.take(array, low, axis) * (1 - weight) + np.take(array, high, axis) * weight
-    return array
-
-
-def test_leaving_out_cells_changes_no_bit():
-    rng = np.random.default_rng(2)
-    for source, target, channels in itertools.product(
-        [(1, 1), (1, 50), (50, 1), (37, 53), (90, 8)], [(1, 1), (8, 8), (37, 60), (100, 3)], [(), (3,)]
-    ):
-        array = rng.integers(0, 256, (*source, *channels), dtype="uint8")
-        for align_corners in (False, True):
-            expected = interpolated(array, target, align_corners)
-            found = resampling.resize_bilinear(array, target, align_corners=align_corners)
-            np.testing.assert_array_equal(found, expected)
-            part = slice(target[0] // 3, target[0])
-            found = resampling.resize_bilinear(array, target, align_corners=align_corners, rows=part)
-            np.testing.assert_array_equal(found, expected[part])
-
-
 def test_a_drawn_photograph_has_at_most_a_stated_size():
     photograph = np.zeros((3000, 4000, 3), "uint8")
     assert no_larger(photograph).shape == (1536, MAX_DRAWN, 3)

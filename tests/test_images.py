@@ -225,6 +225,13 @@ def test_read_turns_the_image_upright(orientation, way):
     np.testing.assert_array_equal(images.read(way(turned(orientation)), None), expected)
 
 
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_damaged_exif_in_an_image_with_sound_pixels_is_ignored(kind):
+    buffer = io.BytesIO()
+    Image.fromarray(noise(H, W, 3)).save(buffer, kind, exif=b"Exif\0\0garbage not a tiff", dpi=(72, 72))
+    assert images.read(buffer.getvalue(), None).shape == (H, W, 3)
+
+
 def test_the_size_is_that_of_the_upright_image():
     expected = images.read(np.ascontiguousarray(ORIENTATIONS[6](noise(H, W, 3))), (20, 8))
     np.testing.assert_array_equal(images.read(turned(6), (20, 8)), expected)

@@ -162,6 +162,7 @@ assert "tensorflow" not in sys.modules
 """
 
 
+@pytest.mark.compiles_long
 @pytest.mark.core
 @pytest.mark.only_on("jax", "torch", reason="what is not imported is TensorFlow")
 def test_beside_keras_only_what_is_needed_is_imported_and_tensorflow_nowhere_else(tmp_path):

@@ -113,6 +113,7 @@ def test_predict_tells_its_callbacks_and_can_be_stopped(capsys):
 
 
 @only_tensorflow
+@pytest.mark.slow
 def test_keras_still_builds_a_pipeline_for_every_predict():
     """Measured: 40 ms against 2; the least of ten calls each, so that another process does not decide."""
 
@@ -158,11 +159,13 @@ def test_a_training_step_is_traced_once(metrics):
 
 
 @only_tensorflow
+@pytest.mark.slow
 def test_keras_still_traces_a_step_twice_whose_optimizer_is_not_built():
     assert traces_of_a_step(plain(short()), [])[0] == 2
 
 
 @only_tensorflow
+@pytest.mark.slow
 def test_keras_still_traces_a_step_twice_whose_metrics_are_named_by_a_string():
     class WithOptimizer(keras.Model):
         def make_train_function(self, force=False):

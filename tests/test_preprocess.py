@@ -166,6 +166,7 @@ def test_inside_a_model_that_is_saved(tmp_path):
     np.testing.assert_allclose(expected, IMAGENET(images, image_size=(24, 32)), atol=1 / 255 / 0.224 + 1e-5)  # 1 level
 
 
+@pytest.mark.compiles_long
 @pytest.mark.core
 def test_gray_and_color():
     color, gray = noise(2, 20, 30, 3), noise(2, 20, 30, 1)

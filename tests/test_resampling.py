@@ -177,6 +177,12 @@ def test_pictures_against_pillow(method, source, target):
     close(matrix @ row[0], by_pillow(row, target, method), 1e-4)  # float32 up to 255
 
 
+@pytest.mark.parametrize(("source", "target"), [(0, 3), (3, 0), (3, np.int64(-1))])
+def test_an_axis_without_cells(source, target):
+    with pytest.raises(ValueError, match=f"one cell.*{source} .*{target}"):
+        resampling_matrix(source, target, "bilinear")
+
+
 def test_patch_kernels_against_timm():
     assert len(cases("timm_kernel")) == 3
     for wanted, _, size in cases("timm_kernel"):

@@ -14,7 +14,14 @@ from vit_keras import layers, vit
 from vit_keras.anatomy.parts import find_vit
 from vit_keras.positions import resize_position_embeddings
 
-pytestmark = pytest.mark.core
+pytestmark = pytest.mark.core(
+    first=(
+        "test_models_of_vit_keras_0_give_their_outputs",
+        "test_our_models_round_trip_through_keras_own_functions",
+        "test_weights_bring_their_activation_with_them",
+        "test_a_compiled_prediction_follows_a_file_that_changes_the_activation",
+    )
+)
 
 OLD = DATA / "vit_keras_0"
 # Probabilities of a float32 model: 1e-6 is a few roundings; the other GELU is more than 1e-3 away.

@@ -224,38 +224,6 @@ def test_public_names_of_vit_keras_are_here():
     assert utils.ImageInputType
 
 
-@pytest.mark.slow
-def test_transfer_learning_as_people_write_it():
-    base = vit.vit_ti16(image_size=32, activation="sigmoid", pretrained=False, include_top=False, pretrained_top=False)
-    for layer in base.layers[:8]:
-        layer.trainable = False
-    model = keras.Sequential(
-        [
-            base,
-            keras.layers.Flatten(),
-            keras.layers.BatchNormalization(),
-            keras.layers.Dense(21, activation="gelu"),
-            keras.layers.BatchNormalization(),
-            keras.layers.Dense(5, "softmax"),
-        ],
-        name="vision_transformer",
-    )
-    frozen = [w.copy() for w in base.layers[5].get_weights()]
-    model.compile(
-        keras.optimizers.AdamW(1e-3), keras.losses.CategoricalCrossentropy(label_smoothing=0.2), metrics=["accuracy"]
-    )
-    model.run_eagerly = True  # compiling takes ten times as long
-
-    def generator():  # as ImageDataGenerator yields: float batches and one-hot labels
-        while True:
-            yield np.random.uniform(-1, 1, (4, 32, 32, 3)).astype("float32"), np.eye(5, dtype="float32")[[0, 1, 2, 3]]
-
-    history = model.fit(generator(), steps_per_epoch=2, verbose=0)
-    assert np.isfinite(history.history["loss"]).all()
-    assert all(np.array_equal(a, b) for a, b in zip(frozen, base.layers[5].get_weights()))
-    assert model.predict(np.zeros((2, 32, 32, 3), "float32"), verbose=0).shape == (2, 5)
-
-
 def test_feature_taps_and_flat_extension():
     model = tiny()
     tap = keras.Model(model.input, model.get_layer("Transformer_encoderblock_1").output)

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 import keras
 
 from . import anatomy
-from .anatomy.inputs import front
-from .anatomy.parts import block_numbers, find_vit, patch_grid, prefix_names
+from .anatomy.inputs import entering, front
+from .anatomy.parts import block_numbers, find_vit, learner, patch_grid, prefix_names
 from .config import ViTConfig
 from .layers import PatchDropout
 from .layers.tokens import PatchMap
@@ -71,6 +71,12 @@ def feature_maps(
         ((None, 4, 6, 64), (None, 1, 64))
     """
     vit = find_vit(model)
+    for outer, inner, taken in entering(learner(model), vit):
+        if taken is None or len(taken.shape) != 4 or not isinstance(inner, keras.Model):
+            raise ValueError(
+                f"The model {model.name!r} gives images to its Vision Transformer by {inner.name!r} in {outer.name!r}, "
+                "which maps cannot follow. Pass the Vision Transformer: anatomy.find_vit(model) returns it."
+            )
     blocks = anatomy.blocks(vit)
     chosen = block_numbers(layers, len(blocks))
     last, prefix_tokens = chosen[-1], len(prefix_names(vit))
@@ -135,10 +141,10 @@ def _after(before: keras.Model | None, found: keras.Model) -> keras.Model:
     """Return a model with another before it, which always runs in inference mode."""
     if before is None:
         return found
-    if len(before.inputs) > 1 or len(before.output.shape) != 4:
+    if len(before.inputs) > 1:
         raise ValueError(
-            f"The Vision Transformer in the model gets more than one image, {before.output.shape}, or "
-            f"{len(before.inputs)} inputs. Pass the Vision Transformer: anatomy.find_vit(model) returns it."
+            f"The Vision Transformer gets an image that comes from {len(before.inputs)} inputs. Pass the Vision "
+            "Transformer: anatomy.find_vit(model) returns it."
         )
     image = keras.Input(before.input.shape[1:], dtype=before.input.dtype)
     x = InferenceMode(before, name=f"{before.name}_at_inference")(image)

@@ -12,7 +12,7 @@ from PIL import Image
 from support import uncompiled
 
 from vit_keras import vit
-from vit_keras.cli import main
+from vit_keras.cli import main, predicting
 from vit_keras.opening import open_model
 
 pytestmark = pytest.mark.any_backend
@@ -110,6 +110,12 @@ def test_commands_that_draw_leave_damaged_images_out_unless_asked_otherwise(comm
     assert os.listdir("drawn") == ["map-2.png" if command == "attention" else file]  # by their places, as predict does
     assert main([command, *line, "--errors", "raise"]) == 1
     assert "--errors skip" in capsys.readouterr().err
+
+
+def test_a_model_among_the_images_is_refused_before_another_is_opened(model, capsys, monkeypatch):
+    monkeypatch.setattr(predicting, "opened", lambda **options: pytest.fail("a model is opened"))
+    assert main(["predict", "one.png", model[1]]) == 1
+    assert f"{model[1]} is a zip archive, not an image. A model has an option of its own" in capsys.readouterr().err
 
 
 def test_a_new_head_is_warned_of(model, capsys):

@@ -11,7 +11,7 @@ for needed in ("cleanlab", "matplotlib", "onnxruntime", "pandas", "sklearn"):
 
 TI_16 = "Ti_16/augreg-imagenet21k+imagenet2012-224"
 SLOW = ["docs/checkpoints.md", "docs/feature_maps.md", "docs/index.md", "docs/merging.md"]
-SLOW += ["docs/packing.md", "docs/training.md"]
+SLOW.append("docs/training.md")
 QUICK = ["docs/classify.md", "docs/embed.md", "docs/explain.md", "docs/troubleshooting.md"]
 
 

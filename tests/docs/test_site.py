@@ -14,7 +14,6 @@ from readable import contrasts
 from support import ROOT, script
 
 import vit_keras
-from vit_keras.checkpoints import registry
 
 DOCS = ROOT / "docs"
 public = script(DOCS / "_ext" / "public.py")
@@ -190,64 +189,4 @@ def test_tables_are_filtered_and_sorted(site, browser):
     tab.locator(".filterable th", has_text="MB").click()
     sizes = [float(text.strip("~")) for text in shown.locator("td:nth-child(3)").all_inner_texts()]
     assert sizes == sorted(sizes)
-    tab.close()
-
-
-@pytest.mark.slow
-@pytest.mark.any_backend
-@pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
-def test_a_model_is_chosen(site, browser, size):
-    tab = browser.new_page(viewport=size)
-    tab.goto((site / "tables" / "published.html").as_uri())
-    for menu, value in (("MB", "100"), ("license", "Apache-2.0"), ("task", "classify"), ("px", "224")):
-        tab.get_by_role("combobox", name=menu, exact=True).select_option(value)
-    found = vit_keras.checkpoints.available(license="Apache-2.0", image_size=224)
-    expected = {c.name for c in found if c.megabytes <= 100 and c.task == "classify"}
-    shown = tab.locator(".filterable tbody tr:visible")
-    assert {text.strip() for text in shown.locator("td:first-child").all_inner_texts()} == expected
-    for place in range(1, 4):  # name, top-1 and MB are seen without scrolling to the right
-        box = shown.first.locator(f"td:nth-child({place})").bounding_box()
-        assert box["x"] + box["width"] <= size["width"]
-    best = max((registry.named(name) for name in expected), key=lambda c: c.top1 or 0)
-    points = tab.locator(".table-plot circle")
-    assert points.count() == sum(registry.named(name).top1 is not None for name in expected)
-    points.nth(0).hover(force=True)
-    assert " MB, " in tab.locator(".table-plot figcaption").inner_text()
-    assert shown.first.locator("td:first-child").inner_text().strip() == best.name
-    tab.get_by_role("button", name="Show GMAC across").click()
-    assert "GMAC (logarithmic)" in tab.locator(".table-plot svg").inner_html()
-    tab.close()
-
-
-def test_recommended_models_are_published_and_free_to_use(monkeypatch):
-    monkeypatch.syspath_prepend(DOCS / "_ext")
-    pages = script(DOCS / "_ext" / "checkpoint_pages.py")
-    found = [registry.named(name) for _, name, _ in pages.CHOICES]
-    assert 8 <= len(found) <= 12 and all(c and c.license in ("Apache-2.0", "MIT") for c in found)
-    by_purpose = {purpose: c for (purpose, *_), c in zip(pages.CHOICES, found)}
-    for purpose, limit in (("the best below 100 MB", 100), ("the best below 400 MB", 400), ("the best of all", 1e9)):
-        allowed = (c for c in vit_keras.checkpoints.available() if c.megabytes <= limit and c.top1)
-        assert by_purpose[purpose].top1 == max(c.top1 for c in allowed)
-
-
-@pytest.mark.slow
-@pytest.mark.any_backend
-@pytest.mark.parametrize(
-    ("words", "page"),
-    [
-        ("attention rollout", "visualize"),
-        ("offline", "checkpoints"),
-        ("quantize int8", "export"),
-        ("384", "checkpoints"),
-        ("cite", "cite"),
-        ("bounding box", "feature_maps"),
-    ],
-)
-def test_the_search_finds_pages(site, browser, words, page):
-    tab = browser.new_page(viewport=DESKTOP)
-    tab.goto(f"{(site / 'search.html').as_uri()}?q={words.replace(' ', '+')}")
-    tab.wait_for_selector("#search-results li")
-    tab.wait_for_timeout(1000)
-    found = " ".join(link.get_attribute("href") for link in tab.locator("#search-results li a").all())
-    assert page in found
     tab.close()

@@ -138,27 +138,6 @@ def test_mixed_precision_by_the_global_policy(policy):
         keras.config.set_dtype_policy(before)
 
 
-@pytest.mark.slow
-def test_several_outputs():
-    inputs = keras.Input((32, 32, 3))
-    features = backbone(include_top=False)(inputs)
-    kind = keras.layers.Dense(CLASSES, "softmax", name="kind")(features)
-    brightness = keras.layers.Dense(1, name="brightness")(features)
-    model = keras.Model(inputs, {"kind": kind, "brightness": brightness})
-    finetune = recipe("finetune", learning_rate=3e-3)
-    with pytest.raises(ValueError, match="2 outputs. Pass loss="):
-        finetune.compile(model)
-    finetune.compile(
-        model,
-        loss={"kind": "sparse_categorical_crossentropy", "brightness": "mse"},
-        metrics={"kind": ["accuracy"]},
-        run_eagerly=True,
-    )
-    images, labels = pictures()
-    targets = {"kind": labels, "brightness": images.mean((1, 2, 3))}
-    assert learns(losses(model, images, targets, batch_size=8, callbacks=finetune.callbacks))
-
-
 def test_a_subclass_of_model_with_a_backbone_inside():
     class Classifier(keras.Model):
         def __init__(self):

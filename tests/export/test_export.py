@@ -261,6 +261,16 @@ def test_a_torch_program(tmp_path, name):
 
 
 @ON_TORCH
+def test_a_file_of_one_size_needs_a_model_of_one_size(tmp_path):
+    pytest.importorskip("torch")
+    with pytest.raises(ValueError, match=r"takes any\..*format saved_model, onnx, openvino or html "):
+        writers.write_torch(Plan.of(CASES["any pixels"]()), tmp_path / "model.pt2")
+    wrapped = keras.Sequential([CASES["any pixels"](), keras.layers.Dense(2)])  # resize returns the ViT alone
+    with pytest.raises(ValueError, match=r"Build it around the ViT that .*resize"):
+        writers.write_torch(Plan.of(wrapped), tmp_path / "model.pt2")
+
+
+@ON_TORCH
 def test_a_failed_check_leaves_what_was_there(tmp_path, monkeypatch):
     path = tmp_path / "model.pt2"
     path.write_text("earlier")

@@ -179,24 +179,6 @@ def test_pictures_are_resized_and_seen_as_in_python(tmp_path, made_up, opened, i
         assert tab.evaluate("attention.box") == (pytest.approx(box) if crop else [0, 0, 1, 1])
 
 
-def test_pictures_are_read_as_in_python(tmp_path, made_up, opened):
-    tab = opened(written(Plan.of(CASES["any size"]()), tmp_path / "a.html"))
-    tab.evaluate("window.outputs = {probabilities: [[0.1, 0.7, 0.2], [1, 3]]}")
-    upright = Image.fromarray(picture(300, 40))
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    upright.save(tmp_path / "turned.jpg", quality=95, subsampling=0, exif=exif)
-    upright.convert("L").save(tmp_path / "gray.png")
-    upright.quantize(16).save(tmp_path / "palette.png")
-    half = Image.fromarray(np.linspace(0, 255, 300 * 40).reshape(300, 40).astype("uint8"))
-    Image.merge("RGBA", (*upright.split(), half)).save(tmp_path / "alpha.png")
-    for path in [*sorted(tmp_path.glob("*.png")), tmp_path / "turned.jpg"]:
-        tab.evaluate("$('list').replaceChildren()")
-        found, wanted = answer(tab, path), read(path, None)
-        assert found.shape == wanted.shape, path
-        assert np.abs(found.astype(int) - wanted).max() <= {"alpha": 2, "turned": 3}.get(path.stem, 0), path
-
-
 def test_texts_are_escaped(tmp_path, made_up):
     model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=3)
     model.name = "<title><script>alert(1)<script>"

@@ -8,7 +8,7 @@ LABELS = ("red", "green", "blue", "gray")
 WEIGHTS = np.array([[0.1, 0, 0, 0.02], [0, 0.1, 0, 0.02], [0, 0, 0.1, 0.02]], "float32")
 PREPROCESSING = {"image_size": [16, 16], "interpolation": "bilinear_antialias", "crop": 0.5, "crop_mode": "center"}
 TOKENS = {"stride": [8, 8]}
-PATCHES = {"stride": [8, 8], "prefix": 1, "readout": [[0, 1]], "crop": 0.5, "crop_mode": "center", "resized": None}
+PATCHES = {"stride": [8, 8], "prefix": 1, "readout": [1.0, 0.0], "crop": 0.5, "crop_mode": "center", "resized": None}
 
 
 def save(path, *, preprocessing=PREPROCESSING, work=0):

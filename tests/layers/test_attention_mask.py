@@ -7,7 +7,7 @@ import pytest
 from vit_keras import layers
 from vit_keras.layers import attention
 
-pytestmark = pytest.mark.core
+pytestmark = pytest.mark.core(first=("test_a_query_without_keys_is_a_number",))
 
 LAYERS = {
     "attention": lambda heads: layers.MultiHeadSelfAttention(heads),

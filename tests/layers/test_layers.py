@@ -10,7 +10,15 @@ from vit_keras import layers, vit
 from vit_keras.layers import mlp
 from vit_keras.positions import resize_position_embeddings
 
-pytestmark = pytest.mark.core
+pytestmark = pytest.mark.core(
+    first=(
+        "test_build_makes_all_weights",
+        "test_dropout_acts_in_training_only",
+        "test_attention_is_the_papers",
+        "test_softmax_of_half_precision_is_computed_in_float32",
+        "test_a_model_with_it_loads_in_safe_mode",
+    )
+)
 
 TOKENS = np.random.RandomState(0).normal(size=(2, 17, 32)).astype("float32")
 

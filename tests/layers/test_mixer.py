@@ -10,7 +10,7 @@ from support import DATA
 
 from vit_keras.layers import mixer
 
-pytestmark = pytest.mark.core
+pytestmark = pytest.mark.core(first=("test_a_whole_mixer_gives_the_outputs_of_the_reference",))
 
 TOKENS = np.random.RandomState(0).normal(size=(2, 9, 32)).astype("float32")
 

@@ -16,7 +16,7 @@ from vit_keras.config import ViTConfig
 from vit_keras.layers import resnet
 from vit_keras.positions import resize_position_embeddings
 
-pytestmark = pytest.mark.core
+pytestmark = pytest.mark.core(first=("test_a_whole_hybrid_gives_the_outputs_of_the_reference",))
 
 IMAGES = np.random.RandomState(0).uniform(-1, 1, size=(2, 37, 50, 3)).astype("float32")
 UNITS = (1, 2)

@@ -128,6 +128,8 @@ SPOILED = {
 }
 
 
+@pytest.mark.core
+@pytest.mark.compiles_long
 @pytest.mark.three_cases
 @pytest.mark.parametrize("kind", SPOILED)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -3e38])
@@ -159,6 +161,8 @@ def test_no_image_sees_another():
         np.testing.assert_allclose(layer.sum(axis=-1), 1, rtol=0, atol=1e-5)
 
 
+@pytest.mark.core
+@pytest.mark.compiles_long
 def test_chunks_of_queries_see_their_own_images(monkeypatch):
     model, pictures = model_of(), images()
     monkeypatch.setattr(attention, "has_fused_attention", lambda: False)

@@ -17,7 +17,6 @@ import make_tiny_onnx
 import numpy as np
 import pytest
 from ask_server import ask, encoded, form, random_picture, raw
-from PIL import Image
 
 pytest.importorskip("uvicorn")
 pytest.importorskip("onnxruntime")
@@ -49,14 +48,6 @@ def test_the_answer_to_an_image(address):
     assert [each["label"] for each in answer["predictions"]] == [make_tiny_onnx.LABELS[n] for n in best]
     np.testing.assert_allclose([each["probability"] for each in answer["predictions"]], expected[best], atol=2e-6)
     assert "attention" not in answer
-
-
-def test_a_turned_image_and_a_form_get_the_same_answer(address):
-    plain, turned = ask(address, "/predict", IMAGE)[2], Image.Exif()
-    turned[0x0112] = 6  # the camera was held upright
-    assert ask(address, "/predict", encoded(np.rot90(random_picture()).copy(), exif=turned))[2] == plain
-    body, headers = form(IMAGE, b"")  # with an empty field, as browsers send it
-    assert ask(address, "/predict", FIELD + body, headers)[2] == plain
 
 
 def test_one_damaged_image_of_five_gets_an_error_and_four_get_answers(address):
@@ -178,6 +169,15 @@ def test_requests_that_cannot_be_computed_in_time_are_refused(tiny, monkeypatch)
     assert {after for after, _ in refused} == {"1"} and sum("8 requests wait" in each for _, each in refused) >= 3
 
 
+def test_an_error_of_ours_is_told_to_the_log_alone(address, monkeypatch, caplog):
+    monkeypatch.setattr(ServedModel, "answer", lambda *_: 1 / 0)
+    status, _, answer = ask(address, "/predict", IMAGE)
+    assert (status, answer) == (500, {"error": "The server failed. Its log tells why."})
+    monkeypatch.undo()
+    assert ask(address, "/predict", IMAGE)[0] == 200
+    assert "ZeroDivisionError" in caplog.text
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 @pytest.mark.parametrize("count", [30, pytest.param(1000, marks=pytest.mark.slow)])
 def test_hostile_requests_cost_a_bounded_amount(command, tiny, count):
@@ -221,6 +221,13 @@ def test_a_file_that_cannot_be_served_is_named(tmp_path):
     for path in (tmp_path / "text.onnx", raw_input):
         with pytest.raises(ValueError, match=rf"{path.name} .*vit_keras.export"), serve.running(path):
             pass
+
+
+@pytest.mark.parametrize("name", ["onnxruntime", "python_multipart", "starlette", "uvicorn"])
+def test_a_missing_package_is_named(tiny, monkeypatch, name):
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ImportError, match=name), serve.running(tiny):
+        pass
 
 
 # --- load, and the end --------------------------------------------------------------------------------------------

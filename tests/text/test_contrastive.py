@@ -57,6 +57,7 @@ def test_the_loss_is_that_of_the_paper(kind):
     assert abs(found - by_hand(logits, kind)) <= 1e-5
 
 
+@pytest.mark.compiles_long
 @pytest.mark.core
 @pytest.mark.parametrize("kind", ["softmax", "sigmoid"])
 def test_a_step_changes_the_tower_that_is_not_frozen(kind):

@@ -27,6 +27,7 @@ def open_tower(folder, tokenizer="auto"):
     return ImageText(image, tower, tokenizer=tokenizer)
 
 
+@pytest.mark.compiles_long
 @pytest.mark.core
 @pytest.mark.parametrize(
     ("tower", "tokenizer"),
@@ -96,3 +97,11 @@ def test_both_towers_are_opened_as_they_were_saved(in_folder, tmp_path):
     np.testing.assert_array_equal(found.tokenizer(TEXTS), model.tokenizer(TEXTS))
     for one, other in zip(found.weights, model.weights, strict=True):
         np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, (one, other)), err_msg=other.path)
+
+
+def test_another_saved_model_is_no_pair(tmp_path):
+    build_text(TextWeights(write("hf_clip", tmp_path)).config.replace(num_layers=1)).save(tmp_path / "text.keras")
+    with pytest.raises(ValueError, match=r"text\.keras is not a saved ImageText"):
+        text.open_image_text(tmp_path / "text.keras")
+    with pytest.raises(ValueError, match=r"no options.*'image_size'"):
+        text.open_image_text(tmp_path / "text.keras", image_size=64)

@@ -173,6 +173,11 @@ def test_texts_and_templates_are_checked(model, texts, templates, message):
         text.encode_texts(model, texts, templates)
 
 
+def test_names_of_classes_are_different(model):
+    with pytest.raises(ValueError, match="different name"):
+        zero_shot_classifier(model, ["cat", "cat"])
+
+
 def test_a_tokenizer_of_another_model_is_noticed(tmp_path):
     model = open_image_text(write("hf_clip", tmp_path / "model"), tokenizer=words(2))
     with pytest.raises(ValueError, match="token"):
@@ -205,3 +210,14 @@ def test_the_command(tmp_path, monkeypatch, capsys, pictures):
     found = capsys.readouterr()
     assert "1 damaged image is left out" in found.err and "broken.png" not in found.out
     assert (tmp_path / "map-2.png").exists() and not (tmp_path / "map-1.png").exists()
+
+
+def test_commands_warn_that_an_image_tower_may_embed(tmp_path, capsys, pictures):
+    write("hf_clip", tmp_path / "model")
+    Image.fromarray(pictures[0]).save(tmp_path / "cat.png")
+    line = [str(tmp_path / "cat.png"), "--model", str(tmp_path / "model")]
+    for command in (["predict"], ["attention", "-o", str(tmp_path / "map.png"), "--method", "relevance"]):
+        assert cli.main([*command, *line]) == 0
+        assert "are an embedding (CLIP)" in capsys.readouterr().err
+    assert cli.main(["predict", *line, "--set", "classes=2"]) == 0  # a new head
+    assert "embedding" not in capsys.readouterr().err

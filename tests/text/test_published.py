@@ -8,7 +8,7 @@ from hub import running_hub
 from vit_keras import open_image_text, text
 from vit_keras.checkpoints.cache import cached_path
 from vit_keras.text import open_text
-from vit_keras.text.published import published
+from vit_keras.text.published import published, tokenizer_folder
 
 pytestmark = pytest.mark.any_backend
 NAME, OPEN_CLIP = "openai/clip-vit-base-patch32", "laion/CLIP-ViT-B-32-laion2B-s34B-b79K"
@@ -59,6 +59,13 @@ def test_a_file_that_was_cut_off_is_downloaded_again(hub):
     hub.seen.clear()
     assert published(NAME, progress=False).path.read_bytes() == content
     assert [each.rpartition("/")[2] for each in hub.seen if "/resolve/" in each] == ["model.safetensors"]
+
+
+def test_a_repository_of_open_clip(hub):
+    found = published(OPEN_CLIP, progress=False)
+    assert found.path.name == "open_clip_model.safetensors"
+    assert not open_text(OPEN_CLIP).config.causal
+    assert text.Tokenizer(OPEN_CLIP, LENGTH)("a")[0, -1] == 0
 
 
 def test_weights_without_a_tokenizer_get_the_published_one(hub, tmp_path, monkeypatch):
@@ -113,3 +120,13 @@ def test_without_a_network_the_error_says_what_to_put_where(hub, monkeypatch):
     with pytest.raises(ConnectionError, match="VIT_KERAS_OFFLINE") as refused:
         open_image_text(NAME)
     assert "put the file at" not in str(refused.value)
+
+
+@pytest.mark.parametrize("asked", [open_image_text, tokenizer_folder])
+def test_a_server_that_refuses_is_no_lack_of_a_network(hub, monkeypatch, asked):
+    def refuse(url, **options):
+        raise ConnectionError(f"The server refused {url}: 401 Unauthorized.")
+
+    monkeypatch.setattr("vit_keras.checkpoints.download.download", refuse)
+    with pytest.raises(ConnectionError, match=r"401 Unauthorized\.$"):
+        asked(NAME)

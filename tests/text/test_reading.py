@@ -5,9 +5,10 @@ import json
 import numpy as np
 import pytest
 from family_files import write_safetensors
-from text_files import write
+from text_files import arrays_of, write
 
-from vit_keras import from_checkpoint
+from vit_keras import from_checkpoint, open_image_text
+from vit_keras.checkpoints import open_clip_json
 from vit_keras.text import open_text
 from vit_keras.text.reading import TextWeights
 
@@ -66,6 +67,20 @@ def test_a_tower_like_bert_is_refused(tmp_path):
         open_text(path)
 
 
+def test_an_image_tower_alone_is_no_text_tower(google_npz):
+    with pytest.raises(ValueError, match="none of these text towers"):
+        open_text(google_npz())
+
+
+def test_a_text_tower_alone_is_no_pair(tmp_path):
+    write("hf_clip", tmp_path)
+    arrays = {name: array for name, array in arrays_of("hf_clip").items() if name.startswith("text")}
+    path = write_safetensors(tmp_path / "model.safetensors", arrays)
+    assert open_text(path).config.num_layers == 2
+    with pytest.raises(ValueError, match="no logit_scale"):
+        open_image_text(path)
+
+
 def test_without_a_json_file_the_caller_says_what_the_arrays_do_not_show(tmp_path):
     path = write("open_clip_not_causal", tmp_path / "model", files=False)
     with pytest.raises(ValueError, match="infer mlp_activation"):
@@ -76,6 +91,13 @@ def test_without_a_json_file_the_caller_says_what_the_arrays_do_not_show(tmp_pat
         open_text(path, mlp_activation="gelu", pooling="argmax")
     config = open_text(path, mlp_activation="gelu", pooling="argmax", causal=False).config
     assert (config.pooling, config.causal, config.num_heads) == ("argmax", False, 1)
+
+
+def test_the_usual_vocabulary_tells_where_the_features_are(tmp_path):
+    table = {"token_embedding.weight": np.zeros((49408, 64), "float32")}
+    path = write("open_clip", tmp_path / "model", files=False, **table)
+    config = TextWeights(path, mlp_activation="quick_gelu").config
+    assert (config.pooling, config.causal) == ("argmax", True)
 
 
 def test_the_image_tower_follows_the_json_file_of_open_clip(tmp_path):
@@ -113,6 +135,28 @@ def test_the_pooling_of_images_is_the_one_that_open_clip_states(changes, pooling
     else:
         with pytest.raises(ValueError, match=pooling):
             from_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "pooling"),
+    [
+        ({}, "gap"),
+        ({"timm_pool": "avg", "timm_proj": ""}, "gap"),
+        ({"timm_pool": "token"}, "token"),
+        ({"timm_pool": ""}, "token"),
+        ({"timm_pool": "", "timm_proj": ""}, "projects every token"),
+        ({"timm_pool": "avgmax"}, "timm_pool must be one of token, avg, map"),
+        ({"timm_pool": "rot_attn"}, "timm_pool must be one of token, avg, map"),
+    ],
+)
+def test_the_pooling_of_timm_towers_is_the_one_that_open_clip_states(changes, pooling):
+    model = {"vision_cfg": {"timm_model_name": "vit_tiny_patch16_224", **changes}}
+    inferred = {"pooling": "token", "hidden_size": 192}
+    if pooling in ("token", "gap"):
+        assert open_clip_json.image_fields(model, inferred)["pooling"] == pooling
+    else:
+        with pytest.raises(ValueError, match=pooling):
+            open_clip_json.image_fields(model, inferred)
 
 
 @pytest.mark.parametrize("prefix", ["params/", ""])

@@ -10,6 +10,8 @@ from vit_keras import open_image_text
 from vit_keras.text import TextConfig, build_text, open_text
 from vit_keras.text.model import contrastive_loss
 
+pytestmark = pytest.mark.core(first=("test_features_logits_and_loss_are_those_of_the_original",))
+
 TINY = {"vocab_size": 50, "context_length": 8, "num_layers": 2, "hidden_size": 16, "num_heads": 2, "mlp_dim": 24}
 FIRST = ("hf_clip", "hf_siglip2", "open_clip_not_causal")
 CASES = matrix(sorted(cases(), key=lambda name: name not in FIRST), FIRST)
@@ -20,7 +22,6 @@ def tolerance(reference):
     return 1e-5 * np.abs(reference).max()
 
 
-@pytest.mark.core
 @pytest.mark.filterwarnings("ignore:The pixels")
 @pytest.mark.parametrize("name", CASES)
 def test_features_logits_and_loss_are_those_of_the_original(name, tmp_path):
@@ -55,6 +56,11 @@ def test_what_follows_the_end_of_a_text_changes_nothing():
     one, other = run(tower, ids)
     np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
     np.testing.assert_allclose(run(tower, ids[:1, :3])[0], one, rtol=0, atol=1e-6)
+
+
+def test_a_text_that_is_too_long_is_an_error():
+    with pytest.raises(ValueError, match=r"at most 8 tokens. Received: 9"):
+        run(build_text(TextConfig(**TINY)), np.zeros((1, 9), "int32"))
 
 
 @pytest.mark.parametrize(

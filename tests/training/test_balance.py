@@ -33,6 +33,14 @@ def test_the_prior_is_added_to_the_logits(one_hot, from_logits):
     assert float(again(labels, outputs)) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("options", "said"), [({"prior": [1, 0]}, r"\[1.0, 0.0\]"), ({"prior": [1, 1], "binary": True}, "a binary cross")]
+)
+def test_a_prior_that_is_none_is_refused(options, said):
+    with pytest.raises(ValueError, match=said):
+        CrossEntropy(**options)
+
+
 @pytest.fixture
 def photos(tmp_path):
     for name, count in (("frequent", 9), ("rare", 3)):

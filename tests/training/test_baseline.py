@@ -12,6 +12,7 @@ from support import tiny_model
 from vit_keras import training, vit
 from vit_keras.training.data.folder import Labeled
 from vit_keras.training.evaluation import evaluate
+from vit_keras.training.evaluation.calibration import temperature
 from vit_keras.training.evaluation.frozen import FrozenFeatures
 from vit_keras.training.finetuning import finetune
 from vit_keras.training.finetuning.baseline import Baseline, _centroids
@@ -73,6 +74,12 @@ def test_what_is_better_than_the_training_is_saved_and_named(untrained, photos):
     assert found.accuracy == pytest.approx(told["right"][told["best"]] / 6)
     page = (untrained.folder / "report.html").read_text("utf-8")
     assert "probe.keras" in page and told["best"] in page
+
+
+def test_a_probe_that_is_saved_is_calibrated_too(photos, tmp_path):
+    folder = finetune(tiny(), photos, output=tmp_path / "run", calibrate=True, progress=False, **IDLE).folder
+    found = evaluate(folder / "probe.keras", photos, only=folder / "split.json", progress=False)
+    assert temperature(found.probabilities, found.labels) == pytest.approx(1, abs=0.01)
 
 
 def test_folds_are_counted_together(photos, tmp_path):

@@ -155,6 +155,18 @@ def test_the_split(folder, monkeypatch):
     assert image_folder(folder, SIZE, validation_split=0.3, seed=2)[1].paths != validation.paths
 
 
+def test_links_to_folders_are_followed_once(folder, tmp_path):
+    links = tmp_path / "links"
+    for name in ("ant", "bee"):
+        (links / name).mkdir(parents=True)
+        (links / name / "more").symlink_to(folder / name)
+        (links / name / "again").symlink_to(links)
+    (links / "all").symlink_to(links)  # not a class
+    data = image_folder(links, SIZE)
+    assert data.class_names == ("ant", "bee") and data.counts.tolist() == [7, 9]
+    assert len(listing.images_in(links)) == 16
+
+
 def test_an_augmentation_touches_the_training_set_alone(folder):
     augmentation = Augmentation(cutmix=1.0)
     training, validation = image_folder(folder, SIZE, validation_split=0.3, augmentation=augmentation, batch_size=7)
@@ -518,6 +530,18 @@ def test_unbalanced_and_unshuffled_classes(folder, model):
         check(model, (many, labels))
     with pytest.warns(UserWarning, match="images"):
         check(model, (many, np.repeat([0, 1], [32, 28])))
+
+
+def test_a_generator_is_left_alone(model):
+    stream = iter([(PIXELS, LABELS)])
+    with pytest.warns(UserWarning, match="generator.*not checked"):
+        check(model, stream)
+    assert next(stream)[0] is PIXELS
+
+
+def test_an_empty_dataset(model):
+    with pytest.raises(ValueError, match="The dataset is empty"):
+        check(model, [])
 
 
 @pytest.mark.only_on("tensorflow", reason="tf.data needs TensorFlow")

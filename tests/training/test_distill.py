@@ -234,3 +234,11 @@ def test_what_is_asked_of_a_training_is_answered_by_the_model_that_learns(wrappe
     export(model, tmp_path / "student.onnx", check=False)
     train_only(model, 1)
     assert [block.trainable for block in blocks(student)] == [False, True]
+
+
+@pytest.mark.parametrize("run", ["fit", "evaluate"])
+def test_images_without_labels_are_refused(run):
+    distillation = Distillation(tiny(), tiny())
+    distillation.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    with pytest.raises(ValueError, match="pass images and labels"):
+        getattr(distillation, run)(photos(), verbose=0)

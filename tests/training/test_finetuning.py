@@ -379,6 +379,12 @@ def test_options_that_are_none(photos, tmp_path, options, message):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_file_in_the_place_of_the_results(photos, tmp_path):
+    (tmp_path / "run").write_text("Feed the cat.")
+    with pytest.raises(ValueError, match="is a file"):
+        finetune(photos, model=tiny(), output=tmp_path / "run")
+
+
 # --- decisions ----------------------------------------------------------------------------------------------------
 
 

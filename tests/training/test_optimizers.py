@@ -9,6 +9,8 @@ import pytest
 from vit_keras.training.optimizers import LayerwiseAdamW, LayerwiseLamb, LayerwiseSGD, WarmupDecay, depths, is_decayed
 from vit_keras.training.recipes import recipe
 
+pytestmark = pytest.mark.core(first=("test_adamw_is_adamw_with_these_rates",))
+
 # Path: depth in a ViT of two blocks, whether its weights decay.
 PATHS = {
     "embedding/kernel": (0, True),
@@ -80,7 +82,6 @@ def test_without_blocks_everything_is_the_head():
     np.testing.assert_allclose(first_values(made), 0.9, rtol=1e-6)
 
 
-@pytest.mark.core
 def test_adamw_is_adamw_with_these_rates():
     made, steps = variables(), 3
     rng = np.random.default_rng(0)
@@ -168,7 +169,6 @@ def test_the_schedule_is_that_of_keras_in_every_budget(steps, final):
         np.testing.assert_allclose([float(ours(step)) for step in tried], expected, atol=1e-6)  # float32
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("accumulate", [2, 4])
 def test_accumulated_batches_have_the_rates_of_as_many_steps(accumulate):
     schedule = WarmupDecay(1.0, 0.4)

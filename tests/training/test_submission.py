@@ -151,6 +151,11 @@ def test_nothing_is_computed_or_written_where_the_columns_do_not_fit(folder, mon
     assert not (folder / "submission.csv").exists()
 
 
+def test_predictions_do_not_replace_the_ids(folder):
+    with pytest.raises(ValueError, match="ids .*'label'"):
+        training.predict_table({"label": NAMES}, make(), folder, progress=False)
+
+
 def test_models_must_predict_the_same(folder):
     with pytest.raises(ValueError, match="'single', 3 outputs.* tiny: task 'multi'"):
         predict([make(), make(task="multi")], folder)

@@ -223,6 +223,12 @@ def test_missing_pictures_are_named_all_at_once(photos):
     assert [path.stem for path in data.paths] == [IDS[row] for row in data.rows]
 
 
+def test_an_id_of_two_files_is_refused(photos):
+    Image.new("RGB", (4, 4)).save(photos / "003.jpg")
+    with pytest.raises(ValueError, match=r"'003' may be 003.jpg or 003.png"):
+        table(photos, "kind")
+
+
 # --- splits -------------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import keras
 import pytest
 
 from vit_keras import vit
@@ -43,3 +44,9 @@ def test_the_name_of_a_model_gets_the_same_answer(name, meant, tmp_path):
     with pytest.raises(TypeError) as raised:
         finetune("vit_cifar10", tmp_path, **{name: 1})
     assert meant in str(raised.value)
+
+
+def test_weights_of_an_open_model_are_refused(tiny, tmp_path):
+    assert isinstance(tiny, keras.Model)
+    with pytest.raises(ValueError, match="An open model has its weights"):
+        finetune(tiny, tmp_path, weights="other.npz")

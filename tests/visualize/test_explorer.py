@@ -18,8 +18,9 @@ import keras
 import numpy as np
 import pytest
 from PIL import Image
+from readable import contrasts
 
-from vit_keras import anatomy, visualize, vit
+from vit_keras import visualize, vit
 from vit_keras.visualize.explore import explorer, fit
 from vit_keras.visualize.explore.fit import plans
 from vit_keras.visualize.explore.pack import encode, pack
@@ -194,15 +195,6 @@ def test_order_of_reductions():
     assert seen[-1][0] < 12  # layers last
 
 
-@pytest.mark.parametrize("share", [0.3, *(pytest.param(n, marks=pytest.mark.slow) for n in (0.15, 0.5, 0.8))])
-def test_the_budget_is_used(share):
-    rec = recording(layers=12, heads=3, images=3, grid=(8, 8), prefix=("cls",))
-    limit = EMPTY + share * (len(explorer(rec).html) / 1e6 - EMPTY)
-    page = explorer(rec, max_mb=limit).html
-    assert len(parts(page)[0]["sources"][0]["layers"]) == 12
-    assert len(page) - 1e6 * EMPTY > 0.6 * 1e6 * (limit - EMPTY)
-
-
 def test_reduced_attention_is_the_mean():
     rec = recording(layers=12, heads=6, grid=(9, 7), prefix=("cls",))
     page = explorer(rec, max_mb=EMPTY + 0.035).html
@@ -258,32 +250,6 @@ def test_notebook_shows_as_many_pictures_as_fit():
     shown = len(parts(html.unescape(re.search(r'srcdoc="(.*?)"', frame, re.DOTALL)[1]))[0]["views"])
     assert 0 < shown < 20
     assert f"Only the first {shown} of the images" in frame
-
-
-@pytest.mark.parametrize(
-    "task, activation, bias, target",
-    [
-        ("multi", None, [0.9, 0.4, 0.2], "auto"),
-        ("multi", "sigmoid", [0.9, 0.4, 0.2], "auto"),
-        ("multi", "sigmoid", [0.9, 0.4, 0.2], lambda outputs: outputs[:, 0]),
-        ("single", None, [0.6, 0.3, 0.1], "auto"),
-        ("single", "softmax", [0.6, 0.3, 0.1], "auto"),
-        ("single", "softmax", [0.6, 0.3, 0.1], (lambda outputs: outputs[:, 0], 1)),
-        ("single", "sigmoid", [0.6], "auto"),
-    ],
-)
-def test_predictions_are_the_models_probabilities_whatever_its_logits(task, activation, bias, target):
-    """Logits that look like probabilities are none."""
-    base = vit.build_model(16, 8, 1, 16, 2, "tiny", 32, classes=3, include_top=False)
-    head = keras.layers.Dense(len(bias), activation=activation)
-    model = keras.Sequential([base, head])
-    head.set_weights([np.random.default_rng(0).normal(0, 1e-3, (16, len(bias))), np.array(bias)])
-    model.run_eagerly = True
-    model.task, model.labels = task, ("a", "b", "c")[: len(bias)]
-    image = np.zeros((16, 16, 3), "uint8")
-    wanted = anatomy.probabilities(model, model(vit.preprocess_inputs(image[None])))[0]
-    meta, _ = parts(explorer(model, image, target=target).html)
-    assert [share for _, share in meta["views"][0]["predictions"]] == pytest.approx(wanted, abs=1e-4)  # as it rounds
 
 
 # --- the file -----------------------------------------------------------------------------------------------------
@@ -633,22 +599,6 @@ def test_controls(show):
     settled(tab, smooth=True, gray=False)
 
 
-def test_every_value(show):
-    rec = recording()
-    tab = show(explorer(rec))
-    found = np.array(
-        tab.evaluate(
-            """() => {
-                const tokens = [...Array(17).keys()];
-                const all = (l, h) => tokens.map(i => tokens.map(j => explorer.at(l, h, i, j)));
-                return [0, 1, 2].map(l => [0, 1, 'mean'].map(h => all(l, h)));
-            }"""
-        )
-    )
-    exact = np.concatenate([rec.attention[:, 0], rec.attention[:, 0].mean(1, keepdims=True)], 1)
-    assert variation(found, exact).max() < 0.0078
-
-
 def test_rollout_and_maps(show):
     readout = np.random.default_rng(5).dirichlet(np.ones(17), 1).astype("float32")
     rec = dataclasses.replace(recording(layers=4), readout=readout, pooling_attention=readout[:, None])
@@ -705,18 +655,6 @@ def test_two_pictures_of_different_grids(show):
     tab.wait_for_function("() => document.querySelectorAll('.panel')[1].hidden")
 
 
-def test_notebook_frame(show):
-    rec = recording()
-    tab = show(explorer(rec), frame=True)
-    frame = tab.frame_locator("iframe")
-    box = frame.locator(".picture canvas").first.bounding_box()
-    tab.mouse.click(box["x"] + 0.3 * box["width"], box["y"] + 0.5 * box["height"])
-    frame.get_by_text("Patch at row 1, column 1 looks most at").wait_for()
-    frame.get_by_role("button", name="Dark theme").click()
-    frame.locator("html[data-theme=dark]").wait_for()
-    tab.wait_for_timeout(300)  # the address is written later, and may not be here
-
-
 def test_names_are_text(show):
     rec = recording(
         labels=(HOSTILE,) * 4,
@@ -732,45 +670,10 @@ def test_names_are_text(show):
     assert tab.title() != "owned"
 
 
-@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
-def test_themes(show, scheme):
-    tab = show(explorer(recording()), color_scheme=scheme)
-    brightness = "() => getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)[0]"
-    first = tab.evaluate(brightness)
-    assert (first > 200) == (scheme == "light")
-    tab.get_by_role("button", name="theme").click()
-    tab.wait_for_function(f"() => document.documentElement.dataset.theme !== '{scheme}'")
-    assert (tab.evaluate(brightness) > 200) == (scheme == "dark")
-
-
-def test_contrast(show):
-    """Text has at least 4.5 : 1 against what is behind it (WCAG AA)."""
-    tab = show(explorer(recording()))
-    for scheme in ("light", "dark"):
-        tab.evaluate("theme => explorer.set({theme})", scheme)
-        colours = tab.evaluate("""() => {
-            const style = getComputedStyle(document.documentElement);
-            const names = ['ink', 'soft', 'paper', 'card', 'fill', 'accent', 'on-accent'];
-            return Object.fromEntries(names.map(n => [n, style.getPropertyValue('--' + n).trim()]));
-        }""")
-
-        def light(name, colours=colours):
-            digits = colours[name].lstrip("#")
-            digits = digits if len(digits) == 6 else "".join(2 * d for d in digits)
-            channels = [int(digits[n : n + 2], 16) / 255 for n in (0, 2, 4)]
-            linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-            return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-        for text, behind in (
-            ("ink", "paper"),
-            ("ink", "fill"),
-            ("soft", "paper"),
-            ("soft", "card"),
-            ("accent", "card"),
-            ("on-accent", "accent"),
-        ):
-            low, high = sorted((light(text), light(behind)))
-            assert (high + 0.05) / (low + 0.05) >= 4.5, (scheme, text, behind)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_contrast(show, scheme):
+    """WCAG AA."""
+    assert min(contrasts(show(explorer(recording()), color_scheme=scheme)))[0] >= 4.5
 
 
 def test_narrow_and_touch(show):

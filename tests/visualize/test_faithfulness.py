@@ -300,26 +300,6 @@ def test_a_model_without_classes_is_evaluated_by_its_features_and_by_a_function(
     assert len(randomization_check(base, images[:1], relevance, layers=0).stages) == 2
 
 
-@pytest.mark.only_on("tensorflow", reason="counts TensorFlow's traces")
-def test_one_trace_does_for_all_methods_and_fractions(tiny, monkeypatch):
-    model, traces = build(eagerly=False), []
-    read = masked_pass.read
-
-    def counting(*args):
-        traces.append(args[0])
-        return read(*args)
-
-    monkeypatch.setattr(masked_pass, "read", counting)
-    images = noise(5, 32, 32, 3)
-    evaluate_maps(model, images, ["rollout", "attention"], fractions=(0.1, 0.3, 0.5), batch_size=3)
-    assert traces == ["similarity"]
-    evaluate_maps(model, images[:2], ["rollout"])
-    assert traces == ["similarity"]
-    evaluate_maps(model, images[:2], ["rollout"], target="predicted")
-    evaluate_maps(model, images[:4], ["rollout"], target=[0, 1, 2, 3])
-    assert traces == ["similarity", "probability"]
-
-
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
@@ -357,6 +337,11 @@ def test_merged_tokens_cannot_be_removed_but_their_pixels_can():
 def test_a_mosaic_has_at_least_a_patch_for_each_tile(tiny):
     with pytest.raises(ValueError, match="tiles="):
         grid_pointing_game(tiny, noise(5, 32, 32, 3), "rollout", classes=range(5), tiles=(5, 1))
+
+
+def test_no_images_is_a_mistake(tiny):
+    with pytest.raises(ValueError, match="There are no images"):
+        evaluate_maps(tiny, [], ["rollout"])
 
 
 @pytest.mark.core

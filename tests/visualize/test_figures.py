@@ -103,28 +103,6 @@ def test_no_text_overlaps_another_or_leaves_the_figure(matplotlib, picture):
             assert not any(box.overlaps(other) for other in [*boxes[:n], *pictures])
 
 
-def test_every_head(matplotlib):
-    places = [[(0, 0), (0, 5), (2, 0), (2, 5)], [(2, 5), (2, 0), (1, 3), (0, 0)]]
-    made = looking_at(places, (3, 6))
-    for layer in (0, 1, -1):
-        figure = figures.plot_heads(made, layer=layer)
-        drawn = [warmest(image.get_array(), (3, 6)) for image in images_of(figure)[:4]]
-        assert drawn == places[layer]
-        assert [t.get_text() for t in texts_of(figure)][:4] == ["head 0", "head 1", "head 2", "head 3"]
-
-
-def test_heads_are_read_as_the_output_is(matplotlib):
-    # Without a class token: a MAP head that reads from patch 7 only, which looks at patch (2, 5).
-    made = recording(layers=1, batch=1, heads=1, prefix=())
-    attention = np.full_like(made.attention, 0.01)
-    attention[..., 0] = 1
-    attention[..., 7, :] = lit((2, 5), (3, 6)).ravel()
-    readout = lit((0, 7), (1, 18)).astype("float32")
-    made = dataclasses.replace(made, attention=attention, readout=readout)
-    for plot in (figures.plot_heads, figures.plot_layers):
-        assert warmest(images_of(plot(made))[0].get_array().repeat(10, 0).repeat(10, 1), (3, 6)) == (2, 5)
-
-
 def test_every_head_of_every_layer(matplotlib):
     places = [[(0, 0), (0, 5)], [(2, 0), (2, 5)], [(1, 3), (1, 1)]]
     figure = figures.plot_layers(looking_at(places, (3, 6), picture=(60, 120)))

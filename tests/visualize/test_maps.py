@@ -192,19 +192,6 @@ def positionless():
     return build(position=None)
 
 
-@pytest.mark.parametrize("style", ["overlay", "paper", "vit_keras"])
-def test_the_styles_are_those_of_drawing(style):
-    model, image = build(), noise(50, 70, 3)
-    heat = visualize.attention_map(model, image, style="raw")
-    assert heat.shape == (4, 6) and heat.dtype == np.float32
-    draw = {
-        "overlay": visualize.overlay,
-        "paper": visualize.paper_style,
-        "vit_keras": visualize.vit_keras_style,
-    }[style]
-    np.testing.assert_array_equal(visualize.attention_map(model, image, style=style), draw(image, heat))
-
-
 def test_options_go_to_the_method():
     model, image = build(), noise(32, 48, 3)
     found = visualize.attention_map(model, image, head_fusion="max", discard_ratio=0.3, return_map=True)

@@ -72,16 +72,6 @@ def test_nearest_shows_patches_with_sharp_edges():
     assert not (overlays.overlay(grey_image(), heat) == result).all()
 
 
-def test_alpha_is_the_opacity_of_the_highest_value():
-    heat = np.array([[0.0, 1.0]])
-    base = np.rint(0.6 * 100)
-    for alpha in (0, 0.5, 1):
-        result = overlays.overlay(grey_image(2, 4), heat, alpha=alpha, interpolation="nearest")
-        np.testing.assert_array_equal(result[:, :2], np.full((2, 2, 3), base))
-        expected = np.rint((1 - alpha) * base + alpha * np.array([252, 255, 164]))
-        np.testing.assert_array_equal(result[:, 2:], np.broadcast_to(expected, (2, 2, 3)))
-
-
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_value_that_is_not_finite_does_not_spoil_the_rest(bad):
     heat = np.random.default_rng(0).random((3, 6))
@@ -126,6 +116,14 @@ def test_what_cannot_be_laid_over(heat, options, message):
         overlays.overlay(grey_image(), heat, **options)
 
 
+@pytest.mark.parametrize("function", [overlays.overlay, overlays.paper_style, overlays.vit_keras_style])
+def test_an_image_of_the_wrong_shape(function):
+    with pytest.raises(ValueError, match=r"pixels .*\(2, 8, 8, 3\)"):
+        function(np.zeros((2, 8, 8, 3), "uint8"), np.eye(2))
+    with pytest.raises(ValueError, match=r"one of several.*\(2, 4, 4\)"):
+        function(np.zeros((8, 8, 3), "uint8"), np.zeros((2, 4, 4)))
+
+
 # ------------------------------------------------------------- other drawings --
 
 
@@ -164,18 +162,6 @@ def test_maps_without_contrast(function):
 
 
 # ------------------------------------------------------------------- upsample --
-
-
-def test_upsampling_keeps_leading_axes_and_orientation():
-    heat = np.random.default_rng(0).random((2, 5, 3, 4))
-    for interpolation in ("bilinear", "nearest"):
-        result = overlays.upsample(heat, (30, 80), interpolation)
-        assert result.shape == (2, 5, 30, 80) and result.dtype == np.float32
-        single = overlays.upsample(heat[1, 3], (30, 80), interpolation)
-        np.testing.assert_array_equal(result[1, 3], single)
-        np.testing.assert_array_equal(overlays.upsample(heat[1, 3].T, (80, 30), interpolation).T, single)
-    nearest = overlays.upsample(heat, (30, 80), "nearest")
-    np.testing.assert_array_equal(nearest, heat.repeat(10, axis=-2).repeat(20, axis=-1).astype("float32"))
 
 
 @pytest.mark.parametrize(

@@ -351,15 +351,6 @@ def test_the_name_of_a_class():
         visualize.record(tiny(), IMAGES, target="hen")
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", SLOW("mixed_float16")])
-def test_mixed_precision(policy):
-    found = relevance(build(dtype=policy))
-    expected = relevance(build())
-    assert found.dtype == np.float32
-    # bfloat16 has 8 bits; over two layers that is a few hundredths of the largest.
-    assert np.abs(found - expected).max() < 0.05 * np.abs(expected).max()
-
-
 def test_a_head_that_is_all_zero_is_warned_of():
     with pytest.warns(UserWarning, match="gradients are zero"):
         visualize.attention_map(vit.build_model(32, 8, 1, 32, 2, "fresh", 64, 6), IMAGES[0], target=0)

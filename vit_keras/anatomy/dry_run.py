@@ -204,23 +204,14 @@ _LEVELS = (0, 0, 0, 0, 0, 0, 3, -3)
 
 @dataclasses.dataclass
 class Ending:
-    """The end of a model: the last layers with a kernel that its output comes from, and what it makes of their output.
+    """The end of a model: the last layers with a kernel that its output comes from, and what becomes of theirs."""
 
-    Attributes:
-        kind: `"logits"`, `"probabilities"`, `"features"` (there is no head), or `None` for anything else.
-        heads: The layers, in the order in which they run.
-        behind: Layers with other weights that run after them, such as a normalization.
-        alone: Whether each probability is one of its own, of a sigmoid: they may sum to more than 1.
-        outputs: How many outputs the model has; only of one, there is a kind.
-        width: The last dimension of the first.
-    """
-
-    kind: str | None = None
-    heads: list[keras.layers.Layer] = dataclasses.field(default_factory=list)
-    behind: list[keras.layers.Layer] = dataclasses.field(default_factory=list)
-    alone: bool = False
-    outputs: int = 1
-    width: int = 0
+    kind: str | None = None  # "logits", "probabilities", "features" (there is no head), or anything else
+    heads: list[keras.layers.Layer] = dataclasses.field(default_factory=list)  # in the order in which they run
+    behind: list[keras.layers.Layer] = dataclasses.field(default_factory=list)  # others with weights, such as a norm
+    alone: bool = False  # whether each probability is one of its own, of a sigmoid: they may sum to more than 1
+    outputs: int = 1  # how many outputs the model has; only of one, there is a kind
+    width: int = 0  # the last dimension of the first output
 
 
 @asked

@@ -71,7 +71,7 @@ def why_not_classifier(model: keras.Model) -> str | None:
     if outputs is not None and len(shape) != 2:
         return f"its output has the shape {shape}"
     if output_kind(model) == "features":
-        return f"it has no head, and returns {shape[1]} features"
+        return f"it has no head, and returns {ending(model).width} features"
     return None
 
 

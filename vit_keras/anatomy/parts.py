@@ -189,14 +189,6 @@ def patch_stride(vit: keras.Model, image_size: tuple[int, int] | None) -> tuple[
     return image_size[0] // down, image_size[1] // across
 
 
-def heads(vit: keras.Model) -> list[keras.layers.Dense]:
-    """Return the layers of a ViT that turn features into classes: one, DeiT's two, or none."""
-    dense = [
-        layer for layer in checked(vit).layers if isinstance(layer, keras.layers.Dense) and layer.name != "pre_logits"
-    ]
-    return [layer for layer in dense if layer.name in HEADS] or dense[-1:]
-
-
 def dense_layers(model: keras.Model) -> list[keras.layers.Dense]:
     """Return all dense layers of a model, at any depth."""
     return [layer for layer in flat_layers(checked(model)) if isinstance(layer, keras.layers.Dense)]

@@ -255,7 +255,7 @@ class Recipe:
             model: Any Keras model. It may be a Vision Transformer of this package, or contain one at any depth.
             data: The training data, as for `fit`; for arrays, a pair. Its first batch determines the loss, and is
                 checked (`vit_keras.training.checks.check`).
-            loss: A Keras loss. `None`: a cross-entropy that fits the model's last activation and takes class numbers
+            loss: A Keras loss. `None`: a cross-entropy that fits the model's outputs and takes class numbers
                 as well as one-hot labels; a binary one if the model's task is `"multi"`, or `data` has images of
                 several classes; the mean squared error if the task is `"regression"` or `"ordinal"` (`anatomy.task`).
                 A model with several outputs needs a loss. A model with its own `compute_loss` gets none, but for

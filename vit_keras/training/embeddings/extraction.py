@@ -18,6 +18,7 @@ from ...anatomy import blocks, final_norm
 from ...anatomy.around import around, heads, mixes
 from ...anatomy.inputs import front, preprocessing_of
 from ...anatomy.parts import find_vit, learner
+from ...backend import compiled
 from ...backend.keras_internals import kept, no_gradients
 from ...model import VisionTransformer
 from ...preprocess import Preprocessing
@@ -139,8 +140,14 @@ class Extractor:
             )
         before = None if before is None or len(before.output.shape) != 4 else before  # frames, of which one is an image
         start, parts = vit if before is None else model, [*filter(None, [before]), _tower(vit, layer)]
-        if layer is None and len(parts[-1].output.shape) == 3:
-            parts = [functools.partial(_vector, learner(model))]
+        if layer is None and len(parts[-1].output.shape) == 3 and learner(model) is not vit:
+            taken = [x.shape for x in getattr(learner(model), "inputs", None) or vit.inputs]
+            if len(taken) > 1 or len(taken[0]) != 4:
+                raise ValueError(
+                    f"The model {model.name!r} makes a vector of the tokens of its ViT, and takes more than one image: "
+                    f'{", ".join(map(str, taken))}. Pass layer="tokens" for all tokens.'
+                )
+            start, parts = model, [functools.partial(_vector_of, learner(model))]
         return cls(start, tuple(parts), preprocessing_of(start, image_size))
 
     def __call__(self, images: np.ndarray) -> Any:
@@ -151,7 +158,11 @@ class Extractor:
         return images
 
 
-def _vector(model: keras.Model, images: Any, training: bool = False) -> Any:
+def _vector_of(model: keras.Model, images: Any, training: bool = False) -> Any:
+    return compiled.run(model, _vector, keras.ops.convert_to_tensor(images), key="the vector of tokens")
+
+
+def _vector(model: keras.Model, images: Any) -> Any:
     """Return the vector that layers around a ViT make of its tokens, or else the tokens: what its head takes."""
     vit, taken, tokens = find_vit(model), [], []
 
@@ -161,7 +172,7 @@ def _vector(model: keras.Model, images: Any, training: bool = False) -> Any:
         return tensor
 
     with tap(note, [vit, *(layer for layer in around(model) if mixes(layer))]):
-        outputs = keras.tree.flatten(model(images, training=training))
+        outputs = keras.tree.flatten(model(images, training=False))
     return next((x for x in (*taken, *outputs) if len(x.shape) == 2), tokens[0])
 
 
