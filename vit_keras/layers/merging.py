@@ -83,6 +83,9 @@ class MergingBlock(TransformerBlock):
         return symbolic(self, *self.compute_output_shape(inputs.shape), *scores)
 
 
+MergingBlock.__name__ = "TransformerBlock"  # after which files name the weights: a model has one name, merged or not
+
+
 def opened(layer: Any) -> Any:
     """Return the configuration of a layer in a functional model; older files call a block after merging otherwise."""
     nodes = layer.get("inbound_nodes", ()) if layer["class_name"] == "TransformerBlock" else ()
