@@ -79,6 +79,10 @@ def test_variables_operations_and_memory_are_those_of_the_model(name, request):
     check, images = request.getfixturevalue("check"), torch.zeros(2, *config.image_size, 3)
     assert check.flops(lambda: model(images)) == cost(config, batch_size=2).flops
     step = cost(config, batch_size=2, training=True)
+    if config.resnet is not None:
+        with torch.no_grad():
+            peak = check.peak(lambda: model(images, training=False), model, images)
+        assert cost(config, batch_size=2).memory_bytes == pytest.approx(peak, rel=0.3)
     estimated = config.resnet is not None or config.pooling == "map" or config.position is None
     assert check.kept(model, images) == pytest.approx(step.activation_bytes, rel=0.1 if estimated else 0.004)
 

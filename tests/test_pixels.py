@@ -42,6 +42,20 @@ def test_to_pixels_warns_of_floats_that_models_do_not_take(values):
         pixels.to_pixels(values)
 
 
+@pytest.mark.parametrize("bits", [9, 10, 12, 14])
+@pytest.mark.parametrize("dtype", ["uint16", "int32"])
+def test_a_few_bits_of_16_are_read_as_nearly_black_with_a_warning(bits, dtype):
+    with pytest.warns(UserWarning, match=f" {2**bits - 1:,}.* {2 ** (16 - bits)}"):
+        assert pixels.to_uint8(np.array([0, 2**bits - 1], dtype)).max() <= 64
+
+
+@pytest.mark.filterwarnings("ignore:A float image is meant to be")
+@pytest.mark.parametrize("values", [[-1000.0, 2000.0], [-1000.0, 1.5], [-1000, 3000], [0.0, 1000.0]])
+def test_values_that_are_cut_off_are_said(values):
+    with pytest.warns(UserWarning, match="cut off"):
+        pixels.to_uint8(np.array(values))
+
+
 @pytest.mark.filterwarnings("ignore:A float image is meant to be")
 def test_to_uint8_rounds_and_clips():
     result = pixels.to_uint8(np.array([0.4, 0.6, 254.6, 256.0]))

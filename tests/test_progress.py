@@ -1,20 +1,26 @@
 """The progress bar: on standard error, and in a notebook one output that is replaced."""
 
+import re
 import sys
 import types
 
 import pytest
 
+from vit_keras._internal import progress
 from vit_keras._internal.progress import progress_bar
 
 pytestmark = pytest.mark.any_backend
 
 
-def test_the_bar_is_on_standard_error(capsys):
-    with progress_bar("pictures", 3) as advance:
-        advance(3)
+def test_without_a_terminal_a_line_is_on_standard_error_every_few_seconds(monkeypatch, capsys):
+    monkeypatch.setattr(progress.time, "monotonic", iter(range(100)).__next__)
+    for total, unit in ((40, "images"), (None, "bytes")):
+        with progress_bar("pictures", total, unit=unit) as advance:
+            for _ in range(40):
+                advance(1)
     captured = capsys.readouterr()
-    assert captured.out == "" and "3/3" in captured.err
+    assert captured.out == "" and 10 < captured.err.count("\n") < 20
+    assert all(re.fullmatch(r"pictures: (\d+/40 images|0 MB)", line) for line in captured.err.splitlines())
 
 
 def test_a_notebook_has_one_output_that_is_replaced(monkeypatch, capsys):

@@ -175,20 +175,14 @@ def test_it_learns_from_images_of_several_sizes():
 
 
 @pytest.mark.parametrize("name", ["timm_vit", "vit_pytorch"])
-def test_what_is_left_over_after_whole_patches_is_lost(name):
-    model = open_file(name, image_size=None)
+def test_what_is_left_over_after_whole_patches_is_lost_if_that_is_wanted(name):
+    model = open_file(name, image_size=None, drop_remainder=True)
     for images, expected in two_sizes(name, more=(7, 3)):
         assert_same(run(model, images), expected)
         size = images.shape[1:3]
         assert_same(run(open_file(name, image_size=size, drop_remainder=True), images), expected)
         with pytest.raises(ValueError, match="whole number of patches"):
             open_file(name, image_size=size)
-
-
-def test_an_image_without_a_whole_patch_is_refused():
-    model = open_file("timm_vit", image_size=None)
-    with pytest.raises(ValueError, match=r"\(8, 8\) .*\(7, 20\)"):
-        model(pictures(7, 20))
 
 
 @pytest.mark.parametrize("name", ["hf_beit", "timm_mixer"])
@@ -222,6 +216,25 @@ def test_to_any_size_and_back(name):
     for found, wanted in zip(again.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_array_equal(found, wanted)
     assert again.config == model.config
+
+
+@pytest.mark.parametrize("fields", [{}, {"resnet": (1,)}, {"patch_size": (8, 4), "rope_theta": 9.0}])
+def test_a_model_of_any_size_refuses_incomplete_patches(fields):
+    sizes = {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "mlp_dim": 16, "classes": 3, "patch_size": 8}
+    config = ViTConfig(**{**sizes, "image_size": None, "position_grid": (2, 3), **fields})
+    model, cutting = vit.build(config), vit.build(config.replace(drop_remainder=True))
+    height, width = config.stride[0] * 2, config.stride[1] * 3
+    with pytest.raises(ValueError, match="image_size="):
+        model(np.ones((1, height, 1, 3), "float32"))
+    for size in [(height + 1, width), (height, width + 1)]:
+        images = np.ones((1, *size, 3), "float32")
+        for call in (model, model.predict):
+            with pytest.raises(ValueError, match="image_size=.*nearest"):
+                call(images)
+        np.testing.assert_array_equal(run(cutting, images), run(model, images[:, :height, :width]))
+    if config.resnet is None:
+        with pytest.raises(ValueError, match="image_size=.*nearest"):
+            vit_keras.pack(model).arrange([images[0]])
 
 
 @pytest.mark.core

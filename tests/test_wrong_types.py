@@ -4,6 +4,7 @@ import functools
 import inspect
 import pathlib
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -168,6 +169,8 @@ MISTAKEN = [
     (lambda model: linear_probe("images", [0]), "'images'", "training.embed(model, images)"),
     (lambda model: knn(model, [0], [[0.0]]), OPEN, "training.embed(model, images)"),
     (lambda model: embed(model, IMAGES, output=3), "3", "output must be the path of a file"),
+    (lambda model: model.half(), "'tiny'", "dtype="),
+    (lambda model: model.to(dtype=sys.modules["torch"].float64), "'tiny'", "dtype="),
     (lambda model: model.predict(Table()), TABLE, "model.preprocess(paths of images)"),
     (lambda model: model(Table()), TABLE, "model.preprocess(paths of images)"),
 ]
@@ -175,6 +178,8 @@ MISTAKEN = [
 
 @pytest.mark.parametrize(("call", "received", "works"), MISTAKEN)
 def test_an_argument_in_the_place_of_another_is_an_error_that_says_what_would_work(model, call, received, works):
+    if not hasattr(model, "half") and "dtype=" in works:
+        pytest.skip("PyTorch has these methods")
     with pytest.raises(TypeError) as raised:
         call(model.image)
     assert received in str(raised.value)

@@ -18,6 +18,7 @@ import keras
 from . import layers
 from ._internal.validate import instance
 from .config import ViTConfig, stored_activation
+from .layers._base import LayerNormalization
 from .layers.mixer import MixerBlock
 from .layers.patches import Conv2D, PatchNormalization
 from .layers.rotary import MixedRotaryPositions
@@ -227,7 +228,7 @@ def classify(pooled: Any, config: ViTConfig) -> Any:
 
 
 def _norm(name, config):
-    return keras.layers.LayerNormalization(epsilon=config.epsilon, name=name)
+    return LayerNormalization(epsilon=config.epsilon, name=name)
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ from ._internal.validate import (
 )
 from .positions import GEOMETRIC, METHODS
 
-__all__ = ["NO_REMAT_WITH_DROPOUT", "ViTConfig", "stored_activation"]
+__all__ = ["NO_REMAT_WITH_DROPOUT", "ViTConfig", "check_image_size", "stored_activation"]
 
 
 def _optional(check: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
@@ -399,12 +399,17 @@ def _check_combination(config: ViTConfig) -> None:
     if config.image_size is None:
         if config.position == "learned" and config.position_grid is None:
             raise ValueError("image_size=None needs position_grid: patches down and across of the position embeddings.")
-        return
-    if config.grid is not None and min(config.grid) < 1:
-        raise ValueError(f"image_size={config.image_size} is smaller than one patch of {config.stride} pixels.")
-    cells = zip(config.cells(config.image_size), config.patch_size)
+    else:
+        check_image_size(config, config.image_size)
+
+
+def check_image_size(config: ViTConfig, size: tuple[int, int]) -> None:
+    """Raise a ValueError unless images of this size are whole patches, or the configuration drops the remainder."""
+    if min(config.grid_of(size)) < 1:
+        raise ValueError(f"image_size={size} is smaller than one patch of {config.stride} pixels.")
+    cells = zip(config.cells(size), config.patch_size)
     if not config.drop_remainder and any(count % patch for count, patch in cells):
-        raise ValueError(not_divisible(config.image_size, config.stride))
+        raise ValueError(not_divisible(size, config.stride))
 
 
 def stored_activation(activation: Any, *, used: bool = True) -> Any:

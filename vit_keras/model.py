@@ -20,7 +20,7 @@ from .backend import openvino
 from .backend.keras_internals import concrete, flat_layers
 from .backend.keras_speed import FastModel
 from .checkpoints import saved_models
-from .config import ViTConfig
+from .config import ViTConfig, check_image_size
 from .labels import TASKS, names
 from .layers import MlpBlock
 from .layers.merging import opened
@@ -144,6 +144,8 @@ class VisionTransformer(FastModel):
     def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
         if x is not None:
             self.check_images(x)  # here, as TensorFlow and JAX call the model without numbers
+        if keras.backend.backend() == "torch" and any(each.is_inference() for each in self.parameters()):
+            raise ValueError(f"{self.name!r} was made in torch.inference_mode(), which is not for training.")
         return super().fit(x, *args, **kwargs)
 
     def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -154,6 +156,16 @@ class VisionTransformer(FastModel):
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         self.check_images(x)
         return super().predict(x, *args, **kwargs)
+
+    def _apply(self, fn: Any, *args: Any, **kwargs: Any) -> Any:
+        """Refuse another dtype, as PyTorch's `half`, `double` and `to` set it: Keras would not know of it."""
+        weights = [*self.parameters()][:1]
+        if any(fn(weight).dtype != weight.dtype for weight in weights):
+            raise TypeError(
+                f"The dtype of {self.name!r} is Keras' policy, and stays. Build or open the model with dtype=, such as "
+                '"bfloat16" or "mixed_bfloat16", or call vit_keras.resize(model, image_size, dtype=…).'
+            )
+        return super()._apply(fn, *args, **kwargs)
 
     def check_images(self, images: Any) -> None:
         """Raise an error unless the images have the model's shape. For the first batch, also check the pixel range.
@@ -212,6 +224,11 @@ class VisionTransformer(FastModel):
         self._check_type(images)
         check_batch(self, images)
         shape, wanted = tuple(getattr(images, "shape", ())), tuple(self.input_shape)
+        if len(shape) == 3 and len(wanted) == 4 and wanted[3] != 1:  # Keras adds an axis for one channel
+            raise ValueError(
+                f"The model {self.name!r} takes images {_shown(wanted)}. Received: {shape}. Pass "
+                "model.preprocess(image), or model.preprocess(images[..., None]) for a stack of gray images."
+            )
         if len(shape) != 4 or len(wanted) != 4:
             return
         if shape[3] is not None and shape[3] != wanted[3]:
@@ -225,11 +242,8 @@ class VisionTransformer(FastModel):
                 f"The model {self.name!r} takes images {_shown(wanted)}. Received: {_shown(shape)}. "
                 "model.preprocess(images) resizes images; vit_keras.resize(model, image_size) makes another model."
             )
-        config = self._config if None not in size else None
-        if config is not None and config.image_size is None and min(config.grid_of(size)) < 1:
-            raise ValueError(
-                f"The model {self.name!r} needs images of at least one patch, {config.stride} pixels. Received: {size}"
-            )
+        if None not in size and self._config is not None and self._config.image_size is None:
+            check_image_size(self._config, size)
 
     def save(self, filepath: Any, *args: Any, **kwargs: Any) -> Any:
         """Save the model as `keras.Model.save` does, and refuse what could not be opened again.

@@ -12,7 +12,6 @@ import random
 import shutil
 import subprocess
 import sys
-import threading
 import warnings
 
 import keras
@@ -760,26 +759,6 @@ def test_a_url(folder, monkeypatch):
     with served(path.parent) as address:
         found = open_source(f"{address}/model.safetensors")
     assert_same_arrays(found, Weights(path))
-
-
-def test_two_threads_read_one_file(folder, google_npz):
-    for path in (folder("timm_vit"), google_npz()):
-        expected = {name: np.array(value) for name, value in Weights(path).items()}
-        failures = []
-
-        def read(path=path, expected=expected, failures=failures):
-            try:
-                for _ in range(5):
-                    assert_same_arrays(Weights(path), expected)
-            except BaseException as error:  # a thread's failure is not the test's by itself
-                failures.append(error)
-
-        threads = [threading.Thread(target=read) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert not failures
 
 
 # --- memory ------------------------------------------------------------------------------------------------------

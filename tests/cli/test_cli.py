@@ -151,14 +151,6 @@ def test_attention_writes_a_picture_of_the_pictures_size(capsys, picture, weight
     assert str(path) in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("names", [("a/picture.png", "b/picture.png"), ("picture.png", "picture.bmp")])
-def test_attention_of_pictures_of_the_same_name(capsys, weights, tmp_path, names):
-    first, second = (write_picture(tmp_path / name, seed=seed) for seed, name in enumerate(names))
-    maps = tmp_path / "maps"
-    assert main(["predict", first, second, "--weights", weights, "-o", str(maps / "map.png")]) == 0
-    assert len(list(maps.iterdir())) == 2
-
-
 def pixels_of(path):
     return np.asarray(Image.open(path).convert("RGB")).astype(int)
 
@@ -185,18 +177,6 @@ def test_attention_of_a_class(capsys, picture, tmp_path):
     assert name == "cat, tabby" and percent == pytest.approx(100 * probabilities[0], abs=0.0501)  # one digit is printed
     expected = visualize.attention_map(model, picture, target=0, style="paper")
     assert expected.max() > 0 and np.abs(pixels_of(out) - expected).max() <= 1
-
-
-def test_attention_by_a_method_of_a_class_is_of_the_predicted_one(capsys, picture, tmp_path):
-    path, model = write_labelled(tmp_path)
-    other = write_picture(tmp_path / "other.png", 30, 70, seed=1)
-    arguments = ["attention", picture, other, "--model", path, "--method", "hirescam", "-o", str(tmp_path / "out.jpg")]
-    assert main(arguments) == 0
-    output = capsys.readouterr().out
-    predicted = [model.predict(model.preprocess(p), verbose=0)[0].argmax() for p in (picture, other)]
-    assert [name for _, name in classes(output)] == [model.labels[n] for n in predicted]
-    assert {p.name: Image.open(p).size for p in tmp_path.glob("out*")} == {"out-1.jpg": (56, 40), "out-2.jpg": (70, 30)}
-    assert all(str(tmp_path / name) in output for name in ("out-1.jpg", "out-2.jpg"))
 
 
 def test_attention_by_all_methods_in_a_figure(capsys, picture, tmp_path):

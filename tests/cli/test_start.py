@@ -63,15 +63,36 @@ def test_a_program_that_ends_before_us_is_no_error_and_the_package_runs_as_a_pro
     assert result.stdout.startswith("WEIGHTS") and result.stderr == ""
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "predict nothing.jpg",
+        "finetune nothing -o x",
+        "evaluate nothing.keras .",
+        "embed nothing.png -o x.npy",
+        "export nothing.keras -o a.onnx",
+        "predict-table nothing.csv --models a.keras -o b.csv",
+    ],
+)
+def test_what_does_not_exist_is_an_error_in_one_line_before_keras_is_imported(arguments, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "vit_keras.cli.training", None)  # an import of these fails
+    monkeypatch.setitem(sys.modules, "vit_keras.cli.predicting", None)
+    monkeypatch.setitem(sys.modules, "vit_keras.cli.exports", None)
+    assert main(arguments.split()) == 1
+    output = capsys.readouterr()
+    assert (output.out, output.err.count("\n")) == ("", 1)
+    assert output.err.startswith("vit-keras: ") and "nothing" in output.err
+
+
 @pytest.mark.smoke
 @pytest.mark.slow
 def test_a_command_with_keras_prints_an_error_in_one_line_and_nothing_of_the_backend():
     """On JAX, which is imported in half the time."""
-    command = [sys.executable, "-m", "vit_keras", "predict", "nothing.jpg"]
+    command = [sys.executable, "-m", "vit_keras", "export", "nothing", "-o", "a.onnx"]
     environment = {**os.environ, "KERAS_BACKEND": "jax"}
     result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (1, "", 1)
-    assert result.stderr.startswith("vit-keras: ") and "nothing.jpg" in result.stderr
+    assert result.stderr.startswith("vit-keras: ") and "nothing" in result.stderr
 
 
 def test_an_error_of_the_system_names_the_file_and_has_no_number(capsys):

@@ -11,7 +11,7 @@ import pytest
 from support import ROOT
 
 from benchmarks import __main__ as command
-from benchmarks import environments, report, runner, suites
+from benchmarks import environments, runner, suites
 from benchmarks.contenders import ours
 from benchmarks.suites import Cell, Library
 
@@ -83,15 +83,6 @@ def test_contenders_are_timed_in_rounds_and_failures_are_told(settings):
     assert "shape (2, 999), not (2, 1000)" in errors["peer/none/shape"]
     assert "No module named 'no_such_module'" in errors["absent/none/call"]
     assert errors["offline/none/call"] == "no network"
-
-
-def test_starts_are_fresh_processes_with_files_made_once(settings):
-    cell = runner.run_cell(Cell("startup", "Ti/16", rounds=2), settings)
-    stages = cell["contenders"]["peer/none/weights.h5"]["stages"]
-    assert [list(start) for start in stages] == [["import", "build", "predict", "total"]] * 2
-    assert all(start["total"] > start["import"] > 0 for start in stages)
-    assert (settings.environments / "files" / "peer-none-Ti16-224.weights.h5").read_text() == "weights"
-    assert "peer/none/weights.h5" in report.table(cell)
 
 
 def test_ours_has_the_calls_of_its_suite():

@@ -97,3 +97,8 @@ def test_a_pooling_with_a_mask_is_part_of_a_graph():
     x, images = keras.Input((6, 8)), keras.Input((3, 6), dtype="bool")
     assert layers.AttentionPooling(2, 16)(x, attention_mask=images).shape == (None, 3, 8)
     assert layers.AttentionPooling(2, 16)(x, attention_mask=images[:, 0]).shape == (None, 8)
+    images = keras.Input((None, 6), dtype="bool")
+    model = keras.Model([x, images], layers.AttentionPooling(2, 16)(x, attention_mask=images))
+    assert model.output_shape == (None, None, 8)
+    for count in (1, 2, 3):
+        assert model.predict([tokens(2, 6), random_mask(2, count, 6)], verbose=0).shape == (2, count, 8)

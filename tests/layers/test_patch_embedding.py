@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from vit_keras import vit
+from vit_keras.backend import replicas
 from vit_keras.layers import patches
 
 SIZES = {"square": (32, 32, 8), "left over": (35, 50, 8), "not square": (24, 30, (6, 10)), "one patch": (16, 16, 16)}
@@ -85,6 +86,21 @@ def test_gradients_are_those_of_the_convolution(change):
 
 
 @pytest.mark.only_on("torch", reason="elsewhere it is Keras' own layer that convolves")
+@pytest.mark.only_on("tensorflow", reason="tf.distribute is TensorFlow's")
+@pytest.mark.parametrize("options", [{}, {"use_bias": False}, {"activation": "relu"}, {"dtype": "mixed_bfloat16"}])
+def test_a_replica_without_an_image_has_gradients(options, monkeypatch):
+    import tensorflow as tf
+
+    monkeypatch.setattr(replicas, "count", lambda: 2)
+    embedding, convolution, images = pair(SIZES["left over"], **options)
+    expected = keras.ops.convert_to_numpy(convolution(images)).astype("float32")
+    found = keras.ops.convert_to_numpy(embedding(images)).astype("float32")
+    np.testing.assert_allclose(found, expected, atol=0.03 * expected.max() if "dtype" in options else 1e-4)
+    with tf.GradientTape() as tape:
+        total = tf.reduce_sum(embedding(images[:0]))
+    assert not any(np.any(each) for each in tape.gradient(total, [each.value for each in embedding.weights]))
+
+
 def test_an_image_smaller_than_a_patch_is_refused_as_by_keras():
     embedding, convolution, images = pair(SIZES["square"])
     said = []

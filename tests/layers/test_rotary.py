@@ -78,6 +78,15 @@ def test_pairs_of_channels_are_rotated(interleaved):
         np.testing.assert_allclose(found[..., 1, a] + 1j * found[..., 1, b], wanted, atol=1e-6)
 
 
+@pytest.mark.parametrize("count", [1, 5, 11])
+def test_fewer_tokens_than_positions_are_refused(count):
+    tokens, rope = np.ones((2, 12, 16), "float32"), layers.RotaryPositions(8)(np.ones((1, 3, 4, 16), "float32"))
+    with pytest.raises(ValueError, match="rope=.* 12 "):
+        layers.TransformerBlock(2, 16)(tokens[:, :count], rope=rope)
+    with pytest.raises(ValueError, match="rope=.* 12 "):
+        layers.MultiHeadSelfAttention(2)(tokens, rope=rope, queries=tokens[:, :count])
+
+
 @pytest.mark.core
 @pytest.mark.compiles_long
 @pytest.mark.parametrize("kind", ["mixed", "axial", "axial_xy", "centered"])

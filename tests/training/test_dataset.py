@@ -106,8 +106,8 @@ def test_names_of_classes_and_files(tmp_path):
         (tmp_path / name).write_bytes(b"no picture")
     (tmp_path / ".ipynb_checkpoints").mkdir()
     data = image_folder(tmp_path, SIZE, shuffle=False, batch_size=3)
-    assert data.class_names == ("2", "9", "10") and len(data.paths) == 3
-    assert image_folder(tmp_path, SIZE, class_names=["10", "2", "9"], shuffle=False).paths[0].parent.name == "10"
+    assert data.class_names == ("10", "2", "9") and len(data.paths) == 3
+    assert image_folder(tmp_path, SIZE, class_names=["9", "10", "2"], shuffle=False).paths[0].parent.name == "9"
     with pytest.raises(ValueError, match="folders '9'.*'10', '2'"):
         image_folder(tmp_path, SIZE, class_names=["10", "2"])
     with pytest.raises(ValueError, match="class_names"):

@@ -102,6 +102,7 @@ def test_a_run_learns_and_leaves_everything(finished, photos):
     assert result.evaluation.accuracy > 0.6  # of three colours, one in three by chance
     assert len(result.history["val_loss"]) == 3 and result.history["val_loss"][-1] < result.history["val_loss"][0]
     assert result.model.labels == tuple(COLOURS)
+    assert len(str(result).splitlines()) <= 10 and str(result.folder / "model.keras") in str(result)
     with pytest.warns(UserWarning, match="learned"):
         again = evaluate(result.folder / "model.keras", photos, only=result.folder / "split.json", progress=False)
     assert again.paths == result.evaluation.paths

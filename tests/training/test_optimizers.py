@@ -54,13 +54,6 @@ def test_depth_and_decay_of_every_kind_of_variable():
     assert [is_decayed(variable) for variable in made] == [decayed for _, decayed in PATHS.values()]
 
 
-def test_the_table_of_a_text_tower_is_the_lowest_layer_and_no_other_embedding_is():
-    text = ["text/embedding/embeddings", "text/Transformer_posembed_input/pos_embedding", "text/encoderblock_0/kernel"]
-    with_metadata = ["embedding/embeddings", "embedding/kernel", "Transformer_posembed_input/pos_embedding"]
-    assert depths(variables(text)) == [0, 0, 1]
-    assert depths(variables([*with_metadata, "encoderblock_0/kernel"])) == [2, 0, 0, 1]
-
-
 @pytest.mark.parametrize("prefix", ["", "text/"])
 def test_each_tower_is_counted_down_from_its_head(prefix):
     ends = ["Transformer_encoder_norm/gamma", "head/kernel"]
@@ -72,14 +65,6 @@ def test_each_tower_is_counted_down_from_its_head(prefix):
         assert depths(variables(["logit_scale", *paths])) == [5, *expected]
     last_block = ["encoderblock_3/kernel", *ends]
     assert depths(variables([*last_block, *text])) == [4, 4, 5, *shallow]  # blocks 0 to 2 are frozen
-
-
-def test_without_blocks_everything_is_the_head():
-    made = variables(["embedding/kernel", "dense/kernel"])
-    assert depths(made) == [1, 1]
-    optimizer = LayerwiseSGD(0.1, layer_decay=0.5)
-    optimizer.apply(ones(made), made)
-    np.testing.assert_allclose(first_values(made), 0.9, rtol=1e-6)
 
 
 def test_adamw_is_adamw_with_these_rates():

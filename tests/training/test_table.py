@@ -6,7 +6,7 @@ from PIL import Image
 
 from vit_keras.training.data.augment import Augmentation
 from vit_keras.training.data.dataset import image_folder
-from vit_keras.training.data.table import Columns, image_table, read_table
+from vit_keras.training.data.table import Columns, find_images, image_table, read_table
 
 pytestmark = pytest.mark.filterwarnings("ignore:batch_size=32, but")
 
@@ -205,14 +205,31 @@ def test_mixing_mixes_losses_with_their_weights(photos, label):
 # --- files --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("place", ["part_{0}", "images_{0:03}/images", "."])
+def test_images_may_be_in_several_folders(tmp_path, place):
+    paths = [tmp_path / place.format(n % 2) / f"image_{n}.png" for n in range(4)]
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    for names in ([path.name for path in paths], [path.stem for path in paths]):
+        assert find_images(names, tmp_path) == (paths, frozenset())
+        assert find_images(["image_5", *names], tmp_path) == ([tmp_path / "image_5", *paths], {0})
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "image_2.png").touch()
+    if place != ".":
+        with pytest.raises(ValueError, match=r"image_2.* or .*image_2"):
+            find_images(["image_1", "image_2"], tmp_path)
+
+
 def test_missing_pictures_are_named_all_at_once(photos):
     (photos / "002.png").unlink()
     (photos / "007.png").unlink()
+    (empty := photos.parent / "empty").mkdir()
     with pytest.raises(ValueError, match="2 images .*'002', '007'.*errors=\"skip\""):
         table(photos, "kind")
     for errors in ("raise", "skip"):
         with pytest.raises(ValueError, match="images_dir=.*--images-dir"):
-            table(photos.parent, "kind", errors=errors)
+            table(empty, "kind", errors=errors)
     (photos / "004.png").write_bytes(b"no picture")
     with pytest.warns(UserWarning) as warned:
         data = table(photos, "kind", errors="skip", shuffle=False)

@@ -1,13 +1,16 @@
 """Arguments that `finetune` does not have: none is ignored, each is answered with what would work."""
 
 import dataclasses
+import importlib.util
 
 import keras
+import numpy as np
 import pytest
 
 from vit_keras import vit
 from vit_keras._internal.validate import ALIASES
-from vit_keras.training import Augmentation, Recipe, finetune
+from vit_keras.training import RECIPES, Augmentation, Recipe, finetune, recipe
+from vit_keras.training.recipes import rate_for
 
 KNOWN = {field.name for kind in (Recipe, Augmentation) for field in dataclasses.fields(kind)} - {"name", "source"}
 
@@ -28,6 +31,43 @@ def test_an_open_model_ignores_no_argument(tiny, name, tmp_path):
 def test_a_wrong_field_of_the_recipe_or_its_augmentation_is_refused(tiny, name, value, tmp_path):
     with pytest.raises(ValueError, match=f"{name} must be.*{value}"):
         finetune(tiny, tmp_path, **{name: value})
+
+
+@pytest.mark.parametrize("kind", [lambda labels: {"label": labels}, lambda labels: (labels,)], ids=["dict", "tuple"])
+def test_labels_in_a_container_need_a_loss(tiny, kind):
+    images = np.random.default_rng(0).uniform(-1, 1, (4, 32, 32, 3)).astype("float32")
+    with pytest.raises(ValueError, match="Labels .*loss="):
+        recipe("finetune").compile(tiny, (images, kind(np.arange(4) % 2)))
+
+
+@pytest.mark.parametrize("channels", [2, 4])
+@pytest.mark.parametrize("options", [{"color_jitter": 0.3}, {"rand_augment": (2, 9)}])
+def test_colors_are_of_one_or_three_channels(channels, options):
+    with pytest.raises(ValueError, match=f"channels.* {channels}"):
+        Augmentation(crop=None, **options)(np.zeros((2, 8, 8, channels), "float32"))
+
+
+def test_a_file_in_the_place_of_a_folder_is_to_be_unpacked(tiny, tmp_path):
+    (tmp_path / "images.zip").write_bytes(b"PK")
+    with pytest.raises(ValueError, match="images.zip is a file.*zipfile"):
+        finetune(tiny, tmp_path / "images.zip", output=tmp_path / "results")
+
+
+@pytest.mark.parametrize("missing", ["cleanlab", "matplotlib"])
+def test_what_the_report_will_lack_is_said_before_the_training(tiny, tmp_path, missing, monkeypatch, capsys):
+    find = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, *more: None if name == missing else find(name, *more))
+    with pytest.raises(FileNotFoundError):
+        finetune(tiny, tmp_path / "none", output=tmp_path / "results")
+    assert f"{missing}: pip install" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_is_printed_with_a_value_in_each_line(name):
+    lines = dict(line.split(": ", 1) for line in str(recipe(name)).splitlines())
+    rate = recipe(name).learning_rate or rate_for(192)
+    assert lines["name"] == name and lines["learning_rate"].split()[0] == f"{rate:g}"
+    assert ("momentum" in lines) == (lines["optimizer"] == "sgd")
 
 
 @pytest.mark.parametrize(

@@ -572,33 +572,6 @@ def test_keys(show):
     settled(tab, locked=False)
 
 
-def test_controls(show):
-    rec = recording()
-    tab = show(explorer(rec))
-    tab.get_by_role("slider", name="Layer").fill("0")
-    settled(tab, layer=0)
-    tab.get_by_label("Head", exact=True).select_option("1")
-    settled(tab, head=1)
-    tab.get_by_role("button", name="register 0").click()
-    near(shown(tab), rec.attention[0, 0, 1, 1, 2:])
-    tab.get_by_label("Attended by").check()
-    near(shown(tab), rec.attention[0, 0, 1, 2:, 1], top=1)
-    tab.get_by_role("button", name="Head 0").click()
-    settled(tab, head=0)
-    tab.get_by_role("button", name="Layer 2").click()
-    settled(tab, layer=2)
-    near(shown(tab), rec.attention[2, 0, 0, 2:, 1], top=1)
-    for label, name, value in (("Scale", "scale", "same"), ("Colors", "colors", "cividis")):
-        tab.get_by_label(label).select_option(value)
-        settled(tab, **{name: value})
-    assert tab.locator(".scale .high").first.inner_text() == f"≥ {1000 / 17:.1f} %"
-    tab.get_by_label("Opacity").fill("40")
-    settled(tab, opacity=40)
-    tab.get_by_label("Smooth").check()
-    tab.get_by_label("Gray image").uncheck()
-    settled(tab, smooth=True, gray=False)
-
-
 def test_rollout_and_maps(show):
     readout = np.random.default_rng(5).dirichlet(np.ones(17), 1).astype("float32")
     rec = dataclasses.replace(recording(layers=4), readout=readout, pooling_attention=readout[:, None])

@@ -265,13 +265,6 @@ def test_only_the_foreground_is_coloured(joint):
     np.testing.assert_allclose(colours.reshape(2, 30, 3), expected, atol=PRODUCTS)
 
 
-def test_fewer_components_than_colours():
-    tokens = np.linspace(0, 1, 6)[None, :, None] * np.array([1.0, -2, 0.5, 0])
-    colours = analysis.token_pca(of_tokens(tokens, grid=(2, 3), features=tokens), clip=(0, 100)).reshape(6, 3)
-    np.testing.assert_allclose(colours[:, 0], np.linspace(1, 0, 6), atol=PRODUCTS)  # -2 is the largest, made positive
-    np.testing.assert_array_equal(colours[:, 1:], 0.5)
-
-
 def test_layers_go_by_the_numbers_of_blocks():
     first, second, third, features = (random_tokens(1, 6, 4, seed) for seed in range(4))
     rec = of_tokens(first, second, third, grid=(2, 3), features=features)
@@ -487,15 +480,6 @@ def test_figure_6_of_other_maps_and_styles(tiny):
     assert not (drawn(start_layer=1) == drawn()).all()
     with pytest.raises(ValueError, match="'paper'"):
         drawn(style="raw")
-
-
-def test_figure_6_with_a_class_for_each_image(tiny):
-    photos = [pictures(20, 40, 3), pictures(30, 30, 3)]
-    figure = paper_figures.figure6(tiny, iter(photos), target=[1, "predicted"], clip=100)
-    paper_figures.figure6(tiny, iter(photos), target=[1])  # one for both
-    for photo, target, right in zip(photos, [1, "predicted"], figure.axes[1::2]):
-        heat = attention_map(tiny, photo, target=target, return_map=True)
-        np.testing.assert_array_equal(right.images[0].get_array(), paper_style(photo, heat, clip=100))
 
 
 def test_plots_draw_where_they_are_told(tiny):

@@ -83,13 +83,6 @@ def test_rollout_is_the_product_of_all_layers(prefix):
     np.testing.assert_allclose(result, expected, rtol=0, atol=1e-7)  # the result is rounded to float32, at most 6e-8
 
 
-def test_rollout_normalises_rows_that_do_not_sum_to_1():
-    scores = random_attention() * np.random.default_rng(1).uniform(0.3, 2, (4, 2, 3, 13, 1))
-    result = visualize.attention_rollout(scores.mean(axis=2), (3, 4))[1]
-    expected = joint_attention(scores[:, 1])[0, 1:].reshape(3, 4)
-    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-7)  # as above
-
-
 def test_rollout_refuses_a_grid_of_more_patches_than_tokens():
     with pytest.raises(ValueError, match="13 tokens .*16 patches"):
         visualize.attention_rollout(np.zeros((1, 1, 13, 13)), (4, 4))
@@ -167,14 +160,6 @@ def test_a_recording_ends_with_an_error():
         raise RuntimeError("on the way")
     attend()
     assert scores == []
-
-
-def test_a_recording_does_not_change_the_output(tiny):
-    inputs = vit.preprocess_inputs(noise(1, 32, 32, 3))
-    expected = keras.ops.convert_to_numpy(tiny(inputs))
-    with layers.record_attention():
-        # Fused attention kernels give no scores: a recording computes the same sums in another order, in float32.
-        np.testing.assert_allclose(keras.ops.convert_to_numpy(tiny(inputs)), expected, rtol=1e-4, atol=1e-5)
 
 
 # ---------------------------------------------------------------------- maps --

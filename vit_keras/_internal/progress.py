@@ -1,13 +1,20 @@
-"""The progress bar. It is on standard error, so that standard output holds results alone; in a notebook, inline."""
+"""The progress bar. It is on standard error, so that standard output holds results alone; in a notebook, inline.
+
+Without a terminal, there is a line every few seconds instead.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import html
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 
-__all__ = ["progress_bar"]
+__all__ = ["SECONDS_BETWEEN_LINES", "progress_bar", "still_working"]
+
+SECONDS_BETWEEN_LINES = 5.0
 
 
 @contextlib.contextmanager
@@ -25,8 +32,8 @@ def progress_bar(
 
     console = Console(stderr=True)
     name = description if len(description) <= 20 else f"{description[:19]}…"
-    if console.is_jupyter:  # Rich needs ipywidgets there, and without them draws nothing
-        with _inline(name, total, unit, start) as advance:
+    if console.is_jupyter or not console.is_terminal:  # Rich needs ipywidgets in a notebook
+        with (_inline if console.is_jupyter else _lines)(name, total, unit, start) as advance:
             yield advance
         return
     if unit == "bytes":
@@ -40,31 +47,66 @@ def progress_bar(
 
 
 @contextlib.contextmanager
+def still_working(description: str) -> Iterator[None]:
+    """Print a line on standard error every few seconds while the block runs."""
+    done, begun = threading.Event(), time.monotonic()
+
+    def tell() -> None:
+        while not done.wait(SECONDS_BETWEEN_LINES):
+            print(f"{description}: {time.monotonic() - begun:.0f} seconds", file=sys.stderr, flush=True)
+
+    threading.Thread(target=tell, daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
+
+
+@contextlib.contextmanager
+def _lines(name: str, total: int | None, unit: str, start: int) -> Iterator[Callable[[int], None]]:
+    def show(done: int) -> None:
+        scale, word = (1e6, "MB") if unit == "bytes" else (1, unit)
+        of_all = "" if total is None else f"/{total / scale:,.0f}"
+        print(f"{name}: {done / scale:,.0f}{of_all} {word}", file=sys.stderr, flush=True)
+
+    yield _every(SECONDS_BETWEEN_LINES, start, show)
+
+
+@contextlib.contextmanager
 def _inline(name: str, total: int | None, unit: str, start: int) -> Iterator[Callable[[int], None]]:
     """Draw a bar below a cell of a notebook: one output, which is replaced a few times a second."""
     from IPython.display import HTML, display
 
-    done, next_time = start, 0.0
+    last = start
 
-    def bar() -> HTML:
+    def bar(done: int) -> HTML:
         counted = f"{done:,}" if total is None else f"{done:,}/{total:,}"
         length = "" if total is None else f' value="{done}" max="{total}"'
         return HTML(f"{html.escape(name)} <progress{length}></progress> {counted} {unit}")
 
-    shown = display(bar(), display_id=True)
+    shown = display(bar(start), display_id=True)
+    advance = _every(0.3, start, lambda done: shown.update(bar(done)))
+
+    def count(more: int) -> None:
+        nonlocal last
+        last += more
+        advance(more)
+
+    try:
+        yield count
+    finally:
+        shown.update(bar(last))
+
+
+def _every(seconds: float, done: int, show: Callable[[int], None]) -> Callable[[int], None]:
+    """Return a function that counts, and shows the count when some seconds have passed since it last did."""
+    next_time = time.monotonic() + seconds
 
     def advance(count: int) -> None:
         nonlocal done, next_time
         done += count
         if time.monotonic() >= next_time:
-            shown.update(bar())
-            next_time = time.monotonic() + _SECONDS
+            show(done)
+            next_time = time.monotonic() + seconds
 
-    try:
-        yield advance
-    finally:
-        shown.update(bar())
-
-
-_SECONDS = 0.3
-"""Seconds between two updates in a notebook."""
+    return advance

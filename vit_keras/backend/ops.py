@@ -98,7 +98,8 @@ def normalize(x: Any, gamma: Any, beta: Any, epsilon: Any, dtype: Any) -> Any:
         return None
     if x.device.type != "cpu":  # whose kernels take one dtype
         values = (v if v is None else v.to(x.dtype) for v in values)
-    return sys.modules["torch"].layer_norm(x, x.shape[-1:], *values, epsilon)
+    width = x.shape[-1:] if gamma is None else tuple(gamma.shape)  # the first is a tensor where ONNX traces
+    return sys.modules["torch"].layer_norm(x, width, *values, epsilon)
 
 
 def _values(x: Any, *variables: Any, in_float32: bool = False) -> Any:

@@ -71,7 +71,7 @@ class LoadReport:
     def missing(self) -> str:
         """The weights that are not in the file, in words; `""` if there are none."""
         names = ", ".join(self.fresh)
-        return names and f"{names}: not in {self.source}; they keep their values, which are random in a new model"
+        return names and f"{names}: not in {self.source}, and untrained in a new model"
 
     def __str__(self) -> str:
         which = f" ({self.key!r}, one of several state dicts)" if self.key else ""

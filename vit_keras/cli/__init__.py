@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from .console import complain, quiet_imports, warnings_in_one_line
+from .loading import check_given
 from .parser import COMMANDS, build_parser
 
 __all__ = ["main"]
@@ -27,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = [name for name in arguments[:1] if name in COMMANDS]
         options = vars(build_parser(*command).parse_args(arguments))
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # standard error is for what we say
+        check_given(options)
         with warnings_in_one_line(), quiet_imports():
             module, _, name = options.pop("run").rpartition(".")
             function = getattr(importlib.import_module(f"vit_keras.{module}"), name)

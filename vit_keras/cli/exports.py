@@ -9,6 +9,7 @@ from typing import Any
 
 from .._internal.atomic import check_not_read, check_writable
 from .._internal.plain_json import as_json
+from .._internal.progress import still_working
 from .._internal.validate import expanded
 from ..export import export as export_model
 from ..export.formats import find_format
@@ -56,11 +57,12 @@ def export(
     if labels is not None:
         options["labels"] = _labels(expanded(labels))
     opening = taken(options)
-    found = opened(model, **opening)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    report = export_model(
-        found, path, format, preprocessing=not raw, check=False if no_check else images or True, **options
-    )
+    with still_working(f"Exporting {path.name}"):
+        found = opened(model, **opening)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        report = export_model(
+            found, path, format, preprocessing=not raw, check=False if no_check else images or True, **options
+        )
     print(report.to_json()) if json else print_pairs(report.pairs())
 
 

@@ -12,7 +12,7 @@ from .._internal.validate import expanded
 from .console import complain
 from .options import Setting, settings_of
 
-__all__ = ["files_of", "images_of", "opened", "paths_of", "taken", "warn_of_embedding"]
+__all__ = ["check_given", "files_of", "images_of", "opened", "paths_of", "taken", "warn_of_embedding"]
 
 
 def opened(
@@ -83,6 +83,20 @@ def paths_of(names: Iterable[str]) -> list[str]:
     return found
 
 
+def check_given(options: dict[str, Any]) -> None:
+    """Raise an error for images, folders and saved models that do not exist, before Keras is imported."""
+    images = (options.get(name, ()) for name in ("images", "check", "calibration"))
+    for name in (name for names in images for name in paths_of(names)):
+        if "://" not in name and not expanded(name).exists():
+            raise FileNotFoundError(f"Could not find image or folder: {name}")
+    for name in (options[name] for name in ("folder", "table", "images_dir") if name in options):
+        if not expanded(name).exists():
+            raise FileNotFoundError(f"There is no folder or table {name}.")
+    model = str(options.get("model", ""))
+    if model.endswith((".keras", ".h5", ".hdf5")) and not expanded(model).exists():
+        raise FileNotFoundError(f"There is no model file at {model}.")
+
+
 def files_of(images: Sequence[str]) -> list[str]:
     """Return the files and URLs that are named, and all images in a folder and its subfolders, sorted by name."""
     from ..checkpoints.readers.sniff import Kind, kind_of
@@ -96,8 +110,6 @@ def files_of(images: Sequence[str]) -> list[str]:
         if path.is_dir():
             found += files_in(name)[0]
             continue
-        if "://" not in name and not path.is_file():
-            raise FileNotFoundError(f"Could not find image or folder: {name}")
         if path.is_file() and not path.name.lower().endswith(EXTENSIONS) and (kind := kind_of(path)) in models:
             raise ValueError(f"{name} is {kind.words}, not an image. A model has an option of its own (--help).")
         found.append(name)

@@ -134,7 +134,7 @@ def _scores(model: Any, files: Sequence[str], batch_size: int, errors: str) -> I
         model=model,
         errors=errors,
         total=total,
-        progress=total > batch_size and sys.stderr.isatty() and not sys.stdout.isatty(),
+        progress=total > batch_size and not sys.stdout.isatty(),
     )
     for batch in found:
         yield from zip(cast("Sequence[str]", batch.paths), batch.images)  # files have paths

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -53,7 +52,7 @@ def evaluate(
     if path is not None:
         check_html(path)
         check_output([path])
-    found = evaluation.evaluate(model, folder, progress=sys.stderr.isatty(), **options)
+    found = evaluation.evaluate(model, folder, **options)
     if json:
         print(as_json(found.to_dict(), indent=2))
     else:
@@ -85,7 +84,7 @@ def predict_table(table: str, *, models: Sequence[str], output: str, sample: str
     """
     path, given = expanded(output), paths_of(models)
     check_output([path], [table, *given, *filter(None, [sample])])
-    found = submission.predict_table(table, given, sample=sample, output=path, progress=sys.stderr.isatty(), **options)
+    found = submission.predict_table(table, given, sample=sample, output=path, **options)
     print(f"{path}, {len(found):,} rows: {printable(', '.join(map(str, found.columns)))}")
 
 
@@ -120,5 +119,5 @@ def embed(images: Sequence[str], *, output: str, **options: Any) -> None:
     check_output([path], [one] if is_table(one) else [])
     model = opened(**taken(options))
     path.parent.mkdir(parents=True, exist_ok=True)
-    embeddings.embed(model, chosen, output=path, progress=sys.stderr.isatty(), **options)
+    embeddings.embed(model, chosen, output=path, **options)
     print(f"{path}, {megabytes(path.stat().st_size)}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json as plain_json
 import re
-import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -75,7 +74,7 @@ def download(names: Sequence[str], *, dry_run: bool = False) -> int:
             if dry_run and not (found and is_local(found)):
                 print(f"  not here: {url}")
             else:
-                print(f"  {fetch(found or url, progress=sys.stderr.isatty())}")
+                print(f"  {fetch(found or url, progress=True)}")
         except BrokenPipeError:
             raise
         except (OSError, ValueError) as error:

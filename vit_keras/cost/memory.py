@@ -97,8 +97,9 @@ def _kept_by_head(config: ViTConfig, tokens: int) -> int:
 
 
 def alive(config: ViTConfig, share: int) -> int:
-    """Return the peak number of values of one image in a prediction, reached in the MLP of the last block."""
-    # The output of a block is freed after the next block.
+    """Return the peak number of values of one image in a prediction: in an MLP, or in the first layers of a ResNet."""
+    # The output of a block is freed after the next block. The ResNet's share was measured, as in `_kept_in_resnet`.
     tokens, width = tokens_of(config, False), config.hidden_size
     image = math.prod(sizes_of(config)[0]) * config.channels
-    return image + tokens * (8 * width + 2 * config.mlp_dim // share)
+    root = next((weight.times * weight.shape[-1] for weight in resnet(config)), 0)
+    return max(image + tokens * (8 * width + 2 * config.mlp_dim // share), 9 * root // 2)

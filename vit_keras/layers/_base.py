@@ -348,9 +348,10 @@ def grid_of(patches: Any) -> Any:
 def places_in(where: Any) -> Any:
     """Return the arguments `grid`, `places` and `xp` of `positions.rope_sincos` for tokens made from `where`."""
     # `where` is the patches' layer input `(batch, down, across, ...)` or, for images of several sizes in a sequence,
-    # `(batch, tokens, 4)`: row and column of each patch, and patches down and across of its image.
+    # `(batch, tokens, 4)`: row and column of each patch, and patches down and across of its image. Keras rounds floats
+    # to the layer's dtype, integers it leaves: bfloat16 has none but the even ones above 256.
     if len(where.shape) == 3:
-        row, column, down, across = (where[..., n] for n in range(4))
+        row, column, down, across = (ops.cast(where[..., n], "float32") for n in range(4))
         return {"grid": (down, across), "places": (row, column), "xp": ops}
     grid = grid_of(where)
     return {"grid": grid, "places": None, "xp": array_module(grid)}
@@ -373,6 +374,7 @@ def drop_path(rate: float, **options: Any) -> Dropout:
     return Dropout(rate, noise_shape=(None, 1, 1), name="drop_path", **options)
 
 
+@register
 class LayerNormalization(Layer, keras.layers.LayerNormalization):
     """Layer normalization of the last axis that keeps only its input for the backward pass."""
 

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 
 from ..backend import ops
-from ._base import EncoderBlock, register, shared, token_width
+from ._base import EncoderBlock, LayerNormalization, register, shared, token_width
 from .mlp import MlpBlock
 
 
@@ -31,7 +31,7 @@ class MixerBlock(EncoderBlock):
     """Added to the variance in the layer normalizations."""
 
     def setup(self) -> None:
-        mlp, norm = {"activation": self.activation, "epsilon": 1e-6}, keras.layers.LayerNormalization
+        mlp, norm = {"activation": self.activation, "epsilon": 1e-6}, LayerNormalization
         self.token_mixing: MlpBlock = self.part(MlpBlock, "token_mixing", **mlp, mlp_dim=self.tokens_mlp_dim)
         self.channel_mixing: MlpBlock = self.part(MlpBlock, "channel_mixing", **mlp)
         self.layernorm1: Any = self.part(norm, "LayerNorm_0", epsilon=self.epsilon)

@@ -7,9 +7,9 @@ from typing import Any
 
 import keras
 
-from ..backend import ops
+from ..backend import ops, replicas
 from ..backend.keras_internals import kernel_of
-from ._base import Layer, grid_of, register
+from ._base import Layer, LayerNormalization, grid_of, register
 
 
 @register
@@ -27,6 +27,10 @@ class Conv2D(Layer, keras.layers.Conv2D):
         if (self.strides, self.padding, self.data_format, self.dilation_rate, self.groups) != usual:
             return super().call(inputs)
         x = ops.conv_of_windows(inputs, kernel_of(self), self.bias)
+        if x is None and replicas.count() > 1:  # a replica may have no image, and TensorFlow then no gradient
+            kernel = ops.reshape(ops.cast(self.kernel, inputs.dtype), (-1, self.filters))
+            x = ops.matmul(_windows(inputs, self.kernel_size), kernel)
+            x = x if self.bias is None else x + ops.cast(self.bias, x.dtype)
         if x is None:
             return super().call(inputs)
         return x if self.activation is None else self.activation(x)
@@ -40,19 +44,15 @@ class PatchNormalization(Layer):
     epsilon: float = 1e-5
 
     def setup(self) -> None:
-        self.norm: Any = self.part(keras.layers.LayerNormalization, "norm", epsilon=self.epsilon)
+        self.norm: Any = self.part(LayerNormalization, "norm", epsilon=self.epsilon)
 
     def build(self, input_shape: Any) -> None:
         self.norm.build((None, math.prod(self.patch_size) * input_shape[-1]))
 
     def call(self, inputs: Any) -> Any:
         (height, width), channels = self.patch_size, inputs.shape[-1]
-        down, across = grid_of(inputs)
-        down, across = down // height, across // width
-        x = inputs[:, : down * height, : across * width]
-        x = ops.reshape(x, (-1, down, height, across, width, channels))
-        x = ops.transpose(x, (0, 1, 3, 2, 4, 5))
-        x = self.norm(ops.reshape(x, (-1, down, across, height * width * channels)))
+        down, across = (n // size for n, size in zip(grid_of(inputs), self.patch_size))
+        x = self.norm(_windows(inputs, self.patch_size))
         x = ops.transpose(ops.reshape(x, (-1, down, across, height, width, channels)), (0, 1, 3, 2, 4, 5))
         return ops.reshape(x, (-1, down * height, across * width, channels))
 
@@ -60,3 +60,12 @@ class PatchNormalization(Layer):
         batch, *size, channels = input_shape
         whole = (None if n is None else n // patch * patch for n, patch in zip(size, self.patch_size))
         return (batch, *whole, channels)
+
+
+def _windows(images: Any, size: Any) -> Any:
+    """Return the pixels of each whole patch, `(batch, down, across, pixels * channels)`."""
+    (height, width), channels = size, images.shape[-1]
+    down, across = (n // side for n, side in zip(grid_of(images), size))
+    x = images[:, : down * height, : across * width]
+    x = ops.transpose(ops.reshape(x, (-1, down, height, across, width, channels)), (0, 1, 3, 2, 4, 5))
+    return ops.reshape(x, (-1, down, across, height * width * channels))

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from ..backend import ops
-from ._base import Composite, register, shared, symbolic, token_width
+from ._base import Composite, LayerNormalization, register, shared, symbolic, token_width
 from .attention import MultiHeadSelfAttention
 from .bias import boolean_mask, size_bias
 from .mlp import MlpBlock
@@ -57,7 +57,7 @@ class AttentionPooling(Composite):
 
     def setup(self) -> None:
         self.att: _ProbeAttention = self.part(_ProbeAttention, "MultiHeadDotProductAttention_0", epsilon=1e-6)
-        self.layernorm: Any = self.part(keras.layers.LayerNormalization, "LayerNorm_0", epsilon=self.epsilon)
+        self.layernorm: Any = self.part(LayerNormalization, "LayerNorm_0", epsilon=self.epsilon)
         self.mlpblock: MlpBlock = self.part(MlpBlock, "MlpBlock_0", activation=self.mlp_activation, epsilon=1e-6)
 
     def build(self, input_shape: Any) -> None:
@@ -68,13 +68,14 @@ class AttentionPooling(Composite):
         self.change_as_configured()
 
     def call(self, inputs: Any, training: bool | None = None, sizes: Any = None, attention_mask: Any = None) -> Any:
-        images = _images(attention_mask)
-        seen = self._patches(inputs, attention_mask) if self.prefix_tokens and images is None else attention_mask
+        several = _has_images(attention_mask)
+        seen = self._patches(inputs, attention_mask) if self.prefix_tokens and not several else attention_mask
+        images = (attention_mask.shape[1] or ops.shape(attention_mask)[1]) if several else 1
         probe = ops.cast(self.probe, inputs.dtype)
-        probe = ops.broadcast_to(probe, (ops.shape(inputs)[0], images or 1, inputs.shape[-1]))
+        probe = ops.broadcast_to(probe, (ops.shape(inputs)[0], images, inputs.shape[-1]))
         x = self.att(inputs, training=training, queries=probe, bias=size_bias(sizes), attention_mask=seen)
         x = x + self.mlpblock(self.layernorm(x), training=training)
-        return x[:, 0] if images is None else x
+        return x if several else x[:, 0]
 
     def _patches(self, inputs: Any, mask: Any) -> Any:
         """Return the mask of the tokens after the prefix, combined with `mask`."""
@@ -88,10 +89,10 @@ class AttentionPooling(Composite):
 
     def compute_output_spec(self, inputs: Any, attention_mask: Any = None, **_: Any) -> Any:
         batch, _, width = inputs.shape
-        images = _images(attention_mask)
-        return symbolic(self, (batch, width) if images is None else (batch, images, width))
+        images = attention_mask.shape[1:2] if _has_images(attention_mask) else ()
+        return symbolic(self, (batch, *images, width))
 
 
-def _images(mask: Any) -> Any:
-    """Return the number of images in a sequence; `None` for a single image."""
-    return mask.shape[1] if len(getattr(mask, "shape", ())) == 3 else None
+def _has_images(mask: Any) -> bool:
+    """Whether a mask has the tokens of each of several images."""
+    return len(getattr(mask, "shape", ())) == 3

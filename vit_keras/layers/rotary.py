@@ -107,6 +107,8 @@ def rotate(x: Any, rope: Any, interleaved: bool = False) -> Any:
     # interleaved, neighboring channels are rotated as pairs instead of one from each half of a head.
     sin, cos = ops.cast(rope[0], x.dtype), ops.cast(rope[1], x.dtype)
     prefix = (x.shape[2] or ops.shape(x)[2]) - (rope.shape[-2] or ops.shape(rope)[-2])
+    if isinstance(prefix, int) and prefix < 0:  # or the patches would repeat
+        raise ValueError(f"rope= has the positions of {rope.shape[-2]} patches. Received: {x.shape[2]} tokens")
     patches = x[:, :, prefix:]
     if interleaved:
         turned = ops.reshape(ops.stack([-patches[..., 1::2], patches[..., ::2]], axis=-1), ops.shape(patches))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..config import ViTConfig
+from ..config import ViTConfig, check_image_size
 from ..positions import places_of
 from ..resampling import resizing_matrices
 
@@ -28,7 +28,7 @@ class Packing:
         inputs: What a `PackedTransformer` takes, arrays by name. `patches`: float32 `(rows, tokens, down, across,
             channels)`, the pixels of each patch. `images`: int32 `(rows, tokens)`, the number of the image in its row;
             -1 for padding. `starts`: int32 `(rows, images)`, the first token of each image. `roles`: float32 `(rows,
-            tokens, prefix)`, 1 where a token is that one of those before the patches. `places`: float32 `(rows,
+            tokens, prefix)`, 1 where a token is that one of those before the patches. `places`: int32 `(rows,
             tokens, 4)`: row and column of a patch, and the patches down and across of its image. `table`, of a model
             with learned positions: float32 `(rows, tokens, down + across)`, how much a patch has of each row and of
             each column of the table.
@@ -166,10 +166,8 @@ def _grid(image: Any, config: ViTConfig) -> tuple[int, int]:
     shape = tuple(getattr(image, "shape", ()))
     if len(shape) != 3 or shape[2] != config.channels:
         raise ValueError(f"An image must be an array (height, width, {config.channels}). Received: shape {shape}")
-    grid = config.grid_of(shape[:2])
-    if min(grid) < 1:
-        raise ValueError(f"An image must have at least one patch of {config.patch_size} pixels. Received: {shape}")
-    return grid
+    check_image_size(config, shape[:2])
+    return config.grid_of(shape[:2])
 
 
 def _first_fit(counts, tokens, slots, order, at_once=None) -> list[tuple[int, int, int]]:
@@ -199,7 +197,7 @@ def _fill(images, config, grids, counts, places, shape) -> Packing:
         "images": np.full((rows, tokens), -1, "int32"),
         "starts": np.zeros((rows, slots), "int32"),
         "roles": np.zeros((rows, tokens, prefix), "float32"),
-        "places": np.ones((rows, tokens, 4), "float32"),
+        "places": np.ones((rows, tokens, 4), "int32"),
     }
     learned = config.position == "learned"
     if learned:

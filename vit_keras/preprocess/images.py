@@ -385,6 +385,8 @@ def _likely_mistake(shape: tuple[int, ...]) -> str:
     """Return a hint for a shape that no image has."""
     if len(shape) == 3 and shape[0] in (1, 3, 4):
         return ". The channels seem to be first: pass image.transpose(1, 2, 0)."
+    if len(shape) == 3:
+        return ". A stack of gray images has a last axis: pass images[..., None]."
     if len(shape) == 4:
         return ". It seems to be a batch: pass one image at a time."
     return ""

@@ -13,6 +13,7 @@ from .._internal.warn import warn_caller
 __all__ = ["check_pixels", "gray", "gray_levels", "pixel_range", "preprocess_inputs", "to_pixels", "to_uint8"]
 
 _AT_ONCE = 1 << 20  # values that are in float64 at one time
+_MARGIN = 64  # resampling and augmentation overshoot a little
 _LIMITS = {"[-1, 1]": (-1.0, 1.0), "[0, 1]": (0.0, 1.0), "[0, 255]": (0.0, 255.0)}
 
 
@@ -33,6 +34,12 @@ def to_uint8(image: np.ndarray) -> np.ndarray:
     if image.dtype == np.uint8:
         return image
     convert, result = _conversion(image), np.empty(image.shape, "uint8")
+    ends = convert(np.array([image.min(initial=0), image.max(initial=0)]))
+    if ends[0] < (0 if image.dtype.kind in "iu" else -_MARGIN) or ends[1] > 255 + _MARGIN:
+        warn_caller(
+            "An image has values far outside of [0, 255], which are cut off. Scale its values first, such as those of "
+            "a CT to its window."
+        )
     flat, pixels = image.reshape(-1), result.reshape(-1)
     for start in range(0, flat.size, _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
@@ -49,7 +56,13 @@ def _conversion(image: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
     if not np.isfinite(image).all():
         raise ValueError("The image has pixels that are not finite numbers.")
     if np.issubdtype(image.dtype, np.integer):
-        wide = image.dtype == np.uint16 or image.max(initial=0) > 255
+        highest = int(image.max(initial=0))
+        wide, bits = image.dtype == np.uint16 or highest > 255, highest.bit_length()
+        if wide and 0 < bits <= 14 and image.min() >= 0:
+            warn_caller(
+                f"White is 65,535 in a 16-bit image, and this one has no value above {2**bits - 1:,}: it is read as "
+                f"nearly black. If it has {bits} bits, multiply it by {2 ** (16 - bits):,}."
+            )
         return lambda part: part.astype("float64") / 257 if wide else part.astype("float64")
     found = pixel_range(image)
     if found != "[-1, 1]":

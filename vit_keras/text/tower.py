@@ -9,6 +9,7 @@ import keras
 
 from .. import layers
 from ..backend.keras_speed import FastModel
+from ..layers._base import LayerNormalization
 from .config import TextConfig
 from .layers import AddTextPositions, CausalMask, TextPooling
 
@@ -83,7 +84,7 @@ def build_text(config: TextConfig, *, dtype: Any = None) -> TextTransformer:
             dtype=policy,
         )
         x = block(x, **mask)
-    x = keras.layers.LayerNormalization(epsilon=config.epsilon, name="Transformer_encoder_norm", dtype=policy)(x)
+    x = LayerNormalization(epsilon=config.epsilon, name="Transformer_encoder_norm", dtype=policy)(x)
     x = TextPooling(config.pooling, config.eos_id, name="pooling", dtype=policy)(x, ids)
     if config.output_size is not None:
         x = keras.layers.Dense(config.output_size, use_bias=config.output_bias, name="head", dtype=policy)(x)

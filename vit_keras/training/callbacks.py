@@ -17,7 +17,7 @@ __all__ = ["Horizon", "Reseed", "check_before_training"]
 
 
 class Horizon(keras.callbacks.Callback):
-    """A callback that tells the schedule the number of steps of `fit`, and logs the learning rate after each epoch."""
+    """A callback that tells the schedule the steps of `fit`, and logs the rate of the last step of each epoch."""
 
     def set_model(self, model: Any) -> None:
         super().set_model(model)
@@ -46,7 +46,7 @@ class Horizon(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         optimizer = _layerwise(self.model)
         if logs is not None and optimizer is not None:
-            logs["learning_rate"] = float(ops.convert_to_numpy(optimizer.learning_rate))
+            logs["learning_rate"] = float(ops.convert_to_numpy(optimizer.last_rate))
 
 
 def check_before_training(model: keras.Model) -> None:

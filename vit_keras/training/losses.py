@@ -101,6 +101,9 @@ def loss_and_accuracy(
         raise ValueError(f"{error} Pass loss=.") from None
     if end.outputs != 1:
         raise ValueError(f"The model {model.name!r} has {end.outputs} outputs. Pass loss=, with one for each.")
+    if isinstance(labels, (dict, list, tuple)):
+        kind = type(labels).__name__
+        raise ValueError(f"Labels must be an array for a model with one output. Received: a {kind}. Or pass loss=.")
     if task in NUMBERS:
         return keras.losses.MeanSquaredError(), None
     if end.kind not in ("logits", "probabilities"):

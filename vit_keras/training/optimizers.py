@@ -185,6 +185,14 @@ class Layerwise(_Optimizer):
         self._take_span()
 
     @property
+    def last_rate(self) -> Any:
+        """The learning rate of the head in the last step."""
+        if self.schedule is None:
+            return self.learning_rate
+        step, steps = self._step_of_all()
+        return self.schedule.at(step - 1, steps)
+
+    @property
     def schedule(self) -> WarmupDecay | None:
         """The schedule of the learning rate, if it is a `WarmupDecay`."""
         given = rate_or_schedule(self)

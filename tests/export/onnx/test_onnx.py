@@ -216,3 +216,22 @@ def test_what_onnx_refuses_is_an_error_that_names_the_model(tmp_path):
     model = keras.Sequential([tiny(), Denied()], name="odd")
     with pytest.raises(ValueError, match="'odd' .*denied/Not_"):
         write(Plan.of(model), tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize("kind", [keras.layers.LSTM, keras.layers.GRU])
+def test_a_recurrent_layer_is_refused_by_name(kind, tmp_path):
+    model = keras.Sequential([tiny(include_top=False, pooling=None), kind(3, name="recurrent")])
+    with pytest.raises(ValueError, match="recurrent.* ONNX"):
+        write(Plan.of(model, preprocessing=False), tmp_path / "a.onnx")
+
+
+@pytest.mark.slow
+@pytest.mark.only_on("torch", reason="the other backends' tracers know all sizes")
+@pytest.mark.parametrize("options", [{}, {"pooling": "map"}, {"pooling": "gap", "patch_norm": True}])
+def test_keras_own_export_writes_a_model_that_was_made_on_pytorch(tmp_path, options):
+    model, images = randomized(tiny(**options)), np.random.default_rng(0).normal(size=(2, 32, 32, 3)).astype("float32")
+    expected = model.predict(images, verbose=0)
+    model.export(tmp_path / "a.onnx", format="onnx", verbose=False)
+    session = ort.InferenceSession(tmp_path / "a.onnx")
+    (found,) = session.run(None, {session.get_inputs()[0].name: images})
+    np.testing.assert_allclose(found, expected, atol=1e-4)

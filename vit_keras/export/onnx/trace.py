@@ -118,6 +118,10 @@ class _Tracer:
         """Return the result of an operation or a layer on symbolic tensors."""
         name = type(operation).__name__
         handler = OPERATIONS.get(name)
+        if isinstance(operation, keras.layers.RNN):
+            raise ValueError(
+                f"The recurrent layer {operation.path!r} is not written to ONNX. Export to another format."
+            )
         if isinstance(operation, keras.Layer):
             return args[0] if _rests(operation, name) else self.enter(operation, args, kwargs)
         if handler is None:

@@ -173,6 +173,10 @@ class Augmentation:
         import keras  # here: processes that only read images do without it
 
         channels = images.shape[-1]
+        if channels not in (1, 3) and (self.color_jitter or self.rand_augment):
+            raise ValueError(
+                f"color_jitter and rand_augment change colors, of images with 1 or 3 channels. Received: {channels}"
+            )
         images = np.repeat(images, 3 if channels == 1 else 1, axis=-1).astype("float32")  # Keras' layers take RGB
         with keras.device("cpu"):
             for layer in self._layers(rng):

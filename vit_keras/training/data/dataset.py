@@ -101,7 +101,7 @@ def image_folder(
         errors: What to do with damaged images and empty classes: `"raise"` an error, or `"skip"` them with a warning.
         label_mode: `"int"`: int32 class numbers. `"categorical"`: float32 one-hot; always so with mixup and cutmix.
         class_names: The folders of classes, in the order of the model's outputs. `None`: all of them, sorted by name,
-            or by number if all names are integers.
+            as Keras and torchvision sort them: "10" before "2".
         cache: `"auto"` or `True`: keep the pixels in a temporary file, which is removed with the dataset, unless it
             needs more than half of the free space. A folder: keep them there for the next time. `False`: decode in
             every epoch.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -60,7 +59,16 @@ def folder_of(table: Any, images: str | os.PathLike[str] | None) -> Path:
     """Return the folder that the names in a table are relative to: `images`, or else the table's own."""
     if images is None:
         return expanded(table).parent if isinstance(table, (str, os.PathLike)) else Path()
-    root = expanded(images)
+    return _checked(expanded(images))
+
+
+def _checked(root: Path) -> Path:
+    """Return a folder, or raise an error that says what is there instead."""
+    if root.is_file():
+        raise ValueError(
+            f"{root} is a file, and neither a folder nor a table (.csv, .tsv, .parquet). Unpack an archive first: "
+            f"python -m zipfile -e {root.name} FOLDER."
+        )
     if not root.is_dir():
         raise FileNotFoundError(f"There is no folder {root}.")
     return root
@@ -74,14 +82,10 @@ def read_folder(
     path: str | os.PathLike[str], class_names: Sequence[str] | None, errors: str, fewest: int = 2
 ) -> Labeled:
     """Read the images of a folder, PATH/class/image.jpg; see `vit_keras.training.image_folder`."""
-    root = expanded(path_text(path, "images", OF_IMAGES))
-    if not root.is_dir():
-        raise FileNotFoundError(f"There is no folder {root}.")
+    root = _checked(expanded(path_text(path, "images", OF_IMAGES)))
     around = {real := root.resolve(), *real.parents}  # a link to one of these is not a class
     folders = [p.name for p in root.iterdir() if p.is_dir() and not is_hidden(p.name) and p.resolve() not in around]
-    folders.sort()
-    if all(re.fullmatch(r"[0-9]+", name) for name in folders):
-        folders.sort(key=int)
+    folders.sort()  # digits too, as Keras and torchvision number classes: "0", "1", "10", "2"
     if not folders:
         raise ValueError(f"{root} has no folders of classes. Images are expected in PATH/class/image.jpg.")
     if _SPLITS.issuperset(name.lower() for name in folders):

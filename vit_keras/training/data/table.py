@@ -22,7 +22,7 @@ from ...labels import TASKS
 from ...preprocess import Preprocessing
 from .augment import Augmentation
 from .dataset import DatasetOptions, ImageFolder, datasets_of
-from .folder import EXTENSIONS, OF_IMAGES, Labeled, first_few, folder_of, read_folder
+from .folder import EXTENSIONS, OF_IMAGES, Labeled, first_few, folder_of, images_in, read_folder
 from .splits import hold_out
 
 __all__ = ["find_images", "image_table", "is_table", "read_columns", "read_images", "read_table", "whole_columns"]
@@ -85,7 +85,7 @@ def image_table(
     Args:
         table: The path of a .csv, .tsv or .parquet file; a data frame of pandas or polars; or a dictionary of columns.
         image_column: Column of the images: files relative to `images_dir`. A name without a suffix, such as an id,
-            means the image of that name.
+            means the image of that name, and one without a folder an image in `images_dir` or in a folder below it.
         label_column: Column of the labels, or several columns.
         images_dir: Folder of the images.
         task: What the labels are: one class per image, several labels, numbers, or ordered levels; `"auto"` infers it
@@ -316,7 +316,9 @@ def _numbers(column: np.ndarray, name: str) -> np.ndarray:
 
 def find_images(ids: Sequence[str], root: Path) -> tuple[list[Path], frozenset[int]]:
     """Return the file of each id, and the numbers of ids without a file; each folder is listed once."""
+    # An id without a folder may be anywhere below `root`: HAM10000 and ChestX-ray14 have their images in several.
     folders: dict[Path, dict[str, list[str]]] = {}
+    below: dict[str, list[str]] | None = None if root != Path() else {}
     paths, missing = [], []
     for row, name in enumerate(ids):
         path = root / name
@@ -324,6 +326,9 @@ def find_images(ids: Sequence[str], root: Path) -> tuple[list[Path], frozenset[i
             folders[path.parent] = _listed(path.parent)
         known = folders[path.parent]
         found = [path.name] if path.name in known[""] else known.get(path.name, [])
+        if not found and path.parent == root:
+            below = _listed_below(root) if below is None else below
+            found = below.get(path.name, [])
         if len(found) > 1:
             raise ValueError(f"{name!r} may be {' or '.join(sorted(found))} in {path.parent}. Write the whole name.")
         if not found:
@@ -341,6 +346,15 @@ def _listed(folder: Path) -> dict[Any, Any]:
         if ending.lower() in EXTENSIONS and stem:
             by_stem.setdefault(stem, []).append(name)
     return by_stem
+
+
+def _listed_below(folder: Path) -> dict[str, list[str]]:
+    """Return the images in all folders of a folder, by their names with and without an ending."""
+    found: dict[str, list[str]] = {}
+    for path in images_in(folder):
+        for name in {path.name, path.stem}:
+            found.setdefault(name, []).append(path.relative_to(folder).as_posix())
+    return found
 
 
 # --- a table as columns -------------------------------------------------------------------------------------------

@@ -35,7 +35,14 @@ class FrozenFeatures:
 
     @classmethod
     def of(
-        cls, given: keras.Model, train: ImageFolder, held_out: ImageFolder, *, seconds: float | None, seed: int
+        cls,
+        given: keras.Model,
+        train: ImageFolder,
+        held_out: ImageFolder,
+        *,
+        seconds: float | None,
+        seed: int,
+        progress: bool = False,
     ) -> FrozenFeatures:
         """Compute the features of the images, or of a part of them if a training of so many seconds is too short."""
         begun, model = time.monotonic(), resize(find_vit(given), train.image_size)
@@ -49,7 +56,7 @@ class FrozenFeatures:
                 chosen = (everything[n] for n in order[batch])
                 yield np.concatenate([part.arrays([number])[0] for part, number in chosen])
 
-        features = embed(model, batches(), progress=False)
+        features = embed(model, batches(), progress=progress)
         rows = np.concatenate([train.rows, held_out.rows])[order]
         return cls(rows[: len(features)], features, time.monotonic() - begun)
 

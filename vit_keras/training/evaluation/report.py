@@ -170,7 +170,7 @@ def _curves(history: History, images: int | None = None) -> str:
             count = images if name == "accuracy" else None
             charts.append(history_chart(name.replace("_", " ").capitalize(), lines, count))
     if "learning_rate" in history:
-        charts.append(history_chart("Learning rate at the end of each epoch", {"rate": history["learning_rate"]}))
+        charts.append(history_chart("Learning rate of the last step of each epoch", {"rate": history["learning_rate"]}))
     band = "<p>The band is the 95 % interval of the held-out accuracy.</p>"
     explained = band if images and "val_accuracy" in history else ""
     rows = [(str(n + 1), *(number(values[n]) for values in history.values())) for n in range(epochs)]

@@ -16,7 +16,7 @@ import numpy as np
 from ...anatomy import levels
 from .. import metrics
 
-__all__ = ["Evaluation", "as_html"]
+__all__ = ["Evaluation", "as_html", "as_lines"]
 
 
 def percent(share: float | None) -> str:
@@ -27,6 +27,11 @@ def percent(share: float | None) -> str:
 def number(value: float) -> str:
     """Return a number with four digits."""
     return f"{value:.4g}"
+
+
+def as_lines(figures: Mapping[str, str]) -> str:
+    """Return figures as text, one a line."""
+    return "\n".join(f"{name}: {figure}" for name, figure in figures.items())
 
 
 def as_html(figures: Mapping[str, str]) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import inspect
 import math
 import os
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +20,7 @@ from PIL import Image
 
 from ..._internal import validate
 from ..._internal.atomic import check_writable
+from ..._internal.imports import INSTALL
 from ..._internal.validate import Share, expanded, one_of, positive_integer
 from ...anatomy.inputs import native_size, own_preprocessing
 from ...anatomy.outputs import NUMBERS
@@ -196,7 +199,9 @@ def finetune(
     columns = Columns(images_dir, image_column, label_column, task, separator, group_column, weight_column, class_names)
     _check_output(output, folder, overwrite, folds)
     keras.utils.set_random_seed(seed)
-    notes: list[str] = []
+    notes = [_MISSING.format(", ".join(missing))] if (missing := _not_installed()) else []
+    if notes and progress:
+        print(notes[0], flush=True)
     with noted_warnings(notes):
         data = read_images(folder, columns, errors)
         if data.assumed and progress:
@@ -220,6 +225,8 @@ def finetune(
             errors=errors,
             progress=progress,
         )
+        if batch_size is None:
+            warnings.filterwarnings("ignore", "batch_size=")  # which is chosen here
         sets = datasets_of(
             data, [*parts, everything] if refit and folds is None and steps < _REFIT_BELOW else parts, reading
         )
@@ -293,6 +300,14 @@ def _check_opening(model: Any, weights: Any, options: Mapping[str, Any]) -> None
             raise TypeError(f"finetune has no argument {name}.{hint}")
     if is_open and weights is not None:
         raise ValueError(f"An open model has its weights. Remove weights={weights!r:.100}.")
+
+
+def _not_installed() -> list[str]:
+    """Return the packages that only parts of the report need."""
+    return [name for name in ("cleanlab", "matplotlib") if importlib.util.find_spec(name) is None]
+
+
+_MISSING = f"The report will lack likely wrong labels or charts, which need {{}}: {INSTALL}"
 
 
 def _names(kind: Any) -> list[str]:

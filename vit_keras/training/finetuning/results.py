@@ -17,7 +17,7 @@ import numpy as np
 from ..._internal.atomic import complete
 from ..._internal.plain_json import as_json
 from ..data.folder import Labeled
-from ..evaluation.tasks import as_html
+from ..evaluation.tasks import as_html, as_lines
 from ..metrics import on_scale
 from ..recipes import Recipe
 from .run import RunState
@@ -25,8 +25,21 @@ from .run import RunState
 __all__ = ["FinetuneResult", "FoldsResult"]
 
 
-@dataclasses.dataclass(frozen=True)
-class FinetuneResult:
+class _Result:
+    """What a result shows of itself: its figures, and where its files are."""
+
+    def _figures(self) -> dict[str, str]:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return as_lines(self._figures())
+
+    def _repr_html_(self) -> str:
+        return as_html(self._figures())
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class FinetuneResult(_Result):
     """The result of fine-tuning.
 
     Attributes:
@@ -51,12 +64,15 @@ class FinetuneResult:
     recipe: Recipe
     folder: Path
 
-    def _repr_html_(self) -> str:
-        return as_html({**self.evaluation.figures, "report": str(self.folder / "report.html")})
+    def _figures(self) -> dict[str, str]:
+        learned = "all images, those held out too" if self.refit else "the images that are not held out"
+        files = {name.partition(".")[0]: str(self.folder / name) for name in ("model.keras", "report.html")}
+        epochs = str(len(self.history.get("loss", ())))
+        return {**self.evaluation.figures, "epochs": epochs, "the saved model has learned": learned, **files}
 
 
-@dataclasses.dataclass(frozen=True)
-class FoldsResult:
+@dataclasses.dataclass(frozen=True, repr=False)
+class FoldsResult(_Result):
     """The result of fine-tuning one model for each fold.
 
     Attributes:
@@ -78,9 +94,9 @@ class FoldsResult:
     recipe: Recipe
     folder: Path
 
-    def _repr_html_(self) -> str:
+    def _figures(self) -> dict[str, str]:
         told = {f"{name}, mean of {len(values)} folds": spread(values) for name, values in self.scores.items()}
-        return as_html({**told, **self.evaluation.figures, "report": str(self.folder / "report.html")})
+        return {**told, **self.evaluation.figures, "report": str(self.folder / "report.html")}
 
 
 def spread(values: list[float]) -> str:

@@ -76,7 +76,9 @@ class Trainings(Request):
             self._check_metric(held_out.rows, "the held-out part" if len(pairs) == 1 else f"fold {number}")
         frozen = None
         if self.probe:
-            frozen = FrozenFeatures.of(self.given, *pairs[0], seconds=self.seconds, seed=self.seed)
+            frozen = FrozenFeatures.of(
+                self.given, *pairs[0], seconds=self.seconds, seed=self.seed, progress=self.progress
+            )
         if self.batch_size is not None:
             return frozen
         size = run.settings["batch_size"] if run.begun else None
@@ -285,6 +287,7 @@ class Trainings(Request):
             before = Baseline.joined([result["before_training"] for result in done])
             advice = "ship linear probes (training.linear_probe), or train longer or on more images"
             self.notes.append(before.verdict(evaluation.accuracy, advice, decides=self._accuracy_decides))
+            self.say(self.notes[-1])
             told["before_training"] = before.to_dict()
         by = None
         if self.calibrate:
