@@ -10,7 +10,7 @@ import pytest
 
 from vit_keras import layers, vit
 from vit_keras.backend import attention as fused
-from vit_keras.backend import backward, compiled
+from vit_keras.backend import backward
 from vit_keras.layers import attention as attention_module
 from vit_keras.layers import mlp
 
@@ -45,12 +45,6 @@ def slowly(model, x):
     return numpy(x)
 
 
-def traces(model):
-    """How often TensorFlow has compiled the model for a call."""
-    functions = compiled._caches[model].functions if model in compiled._caches else {}
-    return sum(function.experimental_get_tracing_count() for function in functions.values())
-
-
 @pytest.mark.core
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_plain_call_gives_what_the_layers_give(batch):
@@ -59,25 +53,6 @@ def test_a_plain_call_gives_what_the_layers_give(batch):
     assert_close(numpy(model(images(batch))), expected)
     assert_close(numpy(model(keras.ops.convert_to_tensor(images(batch)))), expected)
     assert_close(model.predict(images(batch), verbose=0), expected)
-
-
-@only_tensorflow
-def test_one_compilation_serves_every_batch_size():
-    model = tiny()
-    for batch in (1, 4, 2):
-        model(images(batch))
-    assert traces(model) == 1
-
-
-@only_tensorflow
-def test_one_compilation_serves_every_image_size():
-    model = tiny(image_size=None, position_grid=(4, 4))
-    for height, width in ((32, 48), (48, 32), (64, 16)):
-        x = np.random.default_rng(0).uniform(-1, 1, (2, height, width, 3)).astype("float32")
-        assert_close(numpy(model(x)), model.predict(x, verbose=0))
-    assert traces(model) == 1
-    with pytest.raises(ValueError, match=r"\(batch, 32, 32, 3\)"):
-        tiny()(np.zeros((2, 48, 32, 3), "float32"))
 
 
 @pytest.mark.core
@@ -90,24 +65,6 @@ def test_run_eagerly_means_it():
     model(images(1))
     model(images(1))
     assert len(seen) == 2
-
-
-@pytest.mark.core
-def test_changes_of_the_model_are_noticed():
-    model = tiny()
-    model(images(2))
-    head = model.get_layer("head")
-    head.set_weights([2 * w for w in head.get_weights()])
-    assert_close(numpy(model(images(2))), slowly(model, images(2)))
-    head.activation = keras.activations.softmax
-    assert_close(numpy(model(images(2))).sum(axis=-1), 1)
-    head.dtype_policy = "mixed_bfloat16"
-    assert keras.backend.standardize_dtype(model(images(2)).dtype) == "bfloat16"
-    head.dtype_policy = "float32"
-    query = model.layers[-4].att.query_dense
-    query.enable_lora(2)
-    query.lora_kernel_b.assign(np.ones(query.lora_kernel_b.shape))
-    assert_close(numpy(model(images(2))), slowly(model, images(2)))
 
 
 @pytest.mark.core
@@ -144,14 +101,6 @@ def test_gradients_go_through_a_plain_call():
     assert all(g is not None for g in gradients)
 
 
-@only_tensorflow
-def test_dropout_differs_from_call_to_call():
-    model = tiny(dropout=0.5)
-    first, second = (numpy(model(images(2), training=True)) for _ in range(2))
-    assert not np.allclose(first, second)
-    np.testing.assert_array_equal(numpy(model(images(2))), numpy(model(images(2))))
-
-
 # ------------------------------------------------------------------ training --
 
 
@@ -184,34 +133,12 @@ def test_what_is_computed_again_changes_no_gradient(monkeypatch):
         assert_close(gradient, reference)
 
 
-@pytest.mark.core
-def test_remat_is_kept_and_gives_scores():
-    model = vit.VisionTransformer.from_config(tiny(remat=True).get_config())
-    assert model.config.remat and model.get_layer("Transformer_encoderblock_1").remat
-    with layers.record_attention() as scores:
-        model(images(1), training=True)
-    assert len(scores) == 2
-
-
 @pytest.mark.parametrize("rates", [{"dropout": 0.1}, {"attention_dropout": 0.1}])
 def test_remat_is_refused_with_dropout(rates):
     with pytest.raises(ValueError, match=r"dropout=0.*0\.1"):
         tiny(remat=True, **rates)
     with pytest.raises(ValueError, match=r"dropout=0.*0\.1"):
         layers.TransformerBlock(2, 8, remat=True, **rates)
-
-
-@pytest.mark.core
-@pytest.mark.compiles_long
-def test_accumulated_gradients_are_those_of_the_large_batch():
-    x, y = images(4), np.arange(4)
-    together, apart = tiny(), tiny()
-    for model, steps in ((together, 1), (apart, 2)):
-        optimizer = keras.optimizers.SGD(0.1, gradient_accumulation_steps=None if steps == 1 else steps)
-        model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-        model.fit(x, y, batch_size=4 // steps, shuffle=False, verbose=0)
-    for a, b in zip(together.get_weights(), apart.get_weights()):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)  # float32, in another order
 
 
 # ----------------------------------------------------------------- attention --
@@ -250,16 +177,6 @@ def test_layers_that_attend_in_chunks_share_their_memory(monkeypatch):
         held.append(program.memory_analysis().temp_size_in_bytes)
     tokens = 4 * 8 * 17 * 64  # bytes; one such array more for each layer is what this would find
     assert held[1] - held[0] < tokens
-
-
-@pytest.mark.core
-def test_a_subclass_may_attend_in_its_own_way():
-    class Uniform(layers.MultiHeadSelfAttention):
-        def attention(self, query, key, value, training=None):
-            return keras.ops.zeros_like(value), None
-
-    layer = Uniform(2)
-    np.testing.assert_array_equal(numpy(layer(np.ones((1, 5, 8), "float32"))), 0)
 
 
 @only_tensorflow

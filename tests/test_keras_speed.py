@@ -3,8 +3,6 @@
 A test named `test_keras_still_…` fails when Keras has become as fast by itself. Then the trick goes.
 """
 
-import time
-
 import keras
 import numpy as np
 import pytest
@@ -72,16 +70,6 @@ def test_predict_is_that_of_keras(batch_size, dtype):
     np.testing.assert_allclose(predicted, expected, **CLOSE)
 
 
-def test_predict_takes_what_keras_takes():
-    model, x = tiny(), images(6)
-    expected = model.predict(x, verbose=0)
-    batches = [(x[:4],), (x[4:],)]
-    close = {"rtol": 0, "atol": 2e-6 * np.abs(expected).max()}  # other kernels for other batches, in float32
-    np.testing.assert_allclose(model.predict((batch for batch in batches), steps=2, verbose=0), expected, **close)
-    np.testing.assert_allclose(model.predict(x, batch_size=2, steps=2, verbose=0), expected[:4], **close)
-    np.testing.assert_allclose(model.predict(keras.ops.convert_to_tensor(x), verbose=0), expected, **close)
-
-
 @pytest.mark.parametrize("convert", [np.asarray, keras.ops.convert_to_tensor])
 @pytest.mark.parametrize(
     ("count", "batch_size", "message"),
@@ -110,24 +98,6 @@ def test_predict_tells_its_callbacks_and_can_be_stopped(capsys):
     assert callback.seen == ((0, (8, 10)), (1, (8, 10)))
     assert "1/3" in capsys.readouterr().out
     assert model.predict(images(20), batch_size=8, verbose=0).shape == (20, 10)
-
-
-@only_tensorflow
-@pytest.mark.slow
-def test_keras_still_builds_a_pipeline_for_every_predict():
-    """Measured: 40 ms against 2; the least of ten calls each, so that another process does not decide."""
-
-    def least(model):
-        model.predict(images(1), verbose=0)
-        times = []
-        for _ in range(10):
-            started = time.perf_counter()
-            model.predict(images(1), verbose=0)
-            times.append(time.perf_counter() - started)
-        return min(times)
-
-    model = tiny()
-    assert least(plain(model)) > 2 * least(model)
 
 
 # --- training -------------------------------------------------------------------------------------------------------
@@ -164,39 +134,6 @@ def test_keras_still_traces_a_step_twice_whose_optimizer_is_not_built():
     assert traces_of_a_step(plain(short()), [])[0] == 2
 
 
-@only_tensorflow
-@pytest.mark.slow
-def test_keras_still_traces_a_step_twice_whose_metrics_are_named_by_a_string():
-    class WithOptimizer(keras.Model):
-        def make_train_function(self, force=False):
-            self.optimizer.build(self.trainable_variables)
-            return super().make_train_function(force)
-
-    model = short()
-    assert traces_of_a_step(WithOptimizer(model.input, model.output), ["accuracy"])[0] == 2
-
-
-def calls_to_forget_losses(model, monkeypatch):
-    """Count how often Keras' own method is called for a layer of a model, in one call of the model."""
-    called, plain = [], keras.layers.Layer._clear_losses
-    monkeypatch.setattr(keras.layers.Layer, "_clear_losses", lambda self: called.append(self.name) or plain(self))
-    model(np.zeros((1, *model.input_shape[1:]), "float32"))
-    monkeypatch.undo()
-    return len(called)
-
-
-def test_losses_are_forgotten_at_each_call_and_only_looked_for(monkeypatch):
-    model = tiny()
-    assert calls_to_forget_losses(model, monkeypatch) == 0
-    norm = next(layer for layer in model._flatten_layers() if layer.name == "LayerNorm_2")
-    model.run_eagerly = True  # a compiled call adds no losses
-    norm.activity_regularizer = keras.regularizers.L2(0.1)
-    for _ in range(3):
-        model(np.ones((1, *model.input_shape[1:]), "float32"))
-        assert len(model.losses) == 1
-    assert calls_to_forget_losses(model, monkeypatch) > 1
-
-
 @pytest.mark.core
 @pytest.mark.parametrize("training", [False, True])
 def test_a_plain_call_leaves_the_losses_of_regularizers(training):
@@ -208,11 +145,6 @@ def test_a_plain_call_leaves_the_losses_of_regularizers(training):
         found.append([float(loss) for loss in each.losses])
     assert len(found[0]) == 1 and found[0][0] > 0
     assert found[1] == pytest.approx(found[0], rel=1e-5)  # float32, compiled or not
-
-
-def test_keras_still_calls_a_method_of_each_layer_to_forget_losses(monkeypatch):
-    model = tiny()
-    assert calls_to_forget_losses(plain(model), monkeypatch) > len(model.layers)
 
 
 # --- what Keras refuses in other words ------------------------------------------------------------------------------
@@ -258,16 +190,6 @@ def test_a_loss_that_ignores_a_class_takes_its_number():
     model = tiny()
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=255))
     assert np.isfinite(model.fit(images(2), np.array([0, 255]), verbose=0).history["loss"][0])
-
-
-def test_a_loss_that_reads_no_labels_needs_none():
-    class MeanSquare(keras.losses.Loss):
-        def __call__(self, y_true, y_pred, sample_weight=None):
-            return keras.ops.mean(keras.ops.square(y_pred))
-
-    model = tiny()
-    model.compile("sgd", MeanSquare())
-    assert np.isfinite(model.fit(images(2), verbose=0).history["loss"][0])
 
 
 @pytest.mark.filterwarnings("ignore:.*structure of `inputs`", "ignore:Exception encountered")  # Keras' own

@@ -36,7 +36,8 @@ NO_PATCHES = {
 UNDONE = {
     "setattr(ops, name, function)",
     "object.__setattr__(layer, 'backend', own)",
-    "object.__setattr__(layer, 'call', outer)",
+    "object.__setattr__(layer, name, before)",
+    "object.__setattr__(last, 'activation', own)",
     "object.__setattr__(x, INPUT_DTYPE, dtype)",
 }
 """Assignments that take a patch back."""
@@ -128,6 +129,13 @@ def test_keras_still_has_no_hooks_of_layers():
     """PyTorch's modules have them, which layers are on that backend alone."""
     own = [kind for kind in keras.Layer.__mro__ if kind.__module__.startswith("keras.")]
     assert not [name for kind in own for name in vars(kind) if "forward" in name and "hook" in name]
+
+
+@pytest.mark.only_on("torch", reason="only there do draws take a generator")
+def test_keras_still_makes_a_generator_for_each_draw():
+    from keras.src.backend.torch import random
+
+    assert random.torch_seed_generator(keras.random.SeedGenerator(0)) is not None
 
 
 @pytest.mark.core

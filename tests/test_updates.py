@@ -82,24 +82,6 @@ def test_updates_are_those_of_keras(optimizer, options, calls, monkeypatch):
         np.testing.assert_allclose(one, other, rtol=0, atol=3e-6)
 
 
-def test_layers_of_several_rates_are_updated_as_by_keras(calls, monkeypatch):
-    """To 1e-6, as above; one call of PyTorch's kernel for each rate and step, of TensorFlow's for each variable."""
-    found = []
-    for enabled in (True, False):
-        monkeypatch.setattr(updates, "enabled", enabled)
-        calls.clear()
-        keras.utils.set_random_seed(1)
-        model = vit.build_model(16, 8, 2, 8, 2, "tiny", 16, classes=3, dropout=0.0)
-        optimizer = training.LayerwiseAdamW(1e-2, layer_decay=0.5, weight_decay=0.1)
-        for gradients in gradients_of(model, 2):
-            optimizer.apply(gradients, model.trainable_variables)
-        once = 4 if keras.backend.backend() == "torch" else len(model.trainable_variables)
-        assert len(calls) == 2 * once * enabled
-        found.append([keras.ops.convert_to_numpy(each) for each in model.variables])
-    for one, other in zip(*found):
-        np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
-
-
 @pytest.mark.only_on("torch", reason="TensorFlow updates one variable at a time")
 @pytest.mark.parametrize("fails_at", [1, 2])
 def test_a_kernel_that_fails_updates_nothing_twice(fails_at, monkeypatch):
@@ -119,29 +101,6 @@ def test_a_kernel_that_fails_updates_nothing_twice(fails_at, monkeypatch):
     with contextlib.nullcontext() if fails_at == 1 else pytest.raises(RuntimeError, match="no such kernel"):
         optimizer.apply(gradients, model.trainable_variables)
     assert updates.enabled is (fails_at == 2)
-
-
-def test_a_private_name_that_keras_renames_leaves_updates_to_keras(calls, monkeypatch):
-    monkeypatch.setattr(updates, "enabled", True)
-    monkeypatch.setattr(updates, "moments", lambda optimizer, index: optimizer.renamed)
-    for optimizer in (OPTIMIZERS["Adam"](learning_rate=1e-2), training.LayerwiseAdamW(1e-2)):
-        updates.enabled = True
-        values_after(optimizer, steps=1)
-        assert not calls and not updates.enabled
-
-
-def test_only_an_adam_of_keras_can_use_the_kernel():
-    with pytest.raises(TypeError, match="Adam or AdamW.*SGD"):
-        training.fused(keras.optimizers.SGD())
-
-
-def test_other_optimizers_of_the_process_stay_keras_own(calls):
-    training.fused(keras.optimizers.Adam())
-    values_after(training.LayerwiseAdamW(), steps=1)
-    calls.clear()
-    values_after(keras.optimizers.Adam())
-    values_after(keras.optimizers.AdamW())
-    assert not calls
 
 
 @pytest.mark.parametrize("case", [{"amsgrad": True}, {"dtype": "bfloat16"}, {"dtype": "float64"}], ids=str)
@@ -167,46 +126,6 @@ def test_a_model_trains_by_fit_as_with_updates_by_keras(calls, monkeypatch, tmp_
         losses.append(model.fit(x, y, batch_size=4, epochs=3, shuffle=False, verbose=0).history["loss"])
         assert bool(calls) is enabled
     np.testing.assert_allclose(*losses, rtol=0, atol=1e-5)
-
-
-@pytest.mark.only_on("torch", reason="PyTorch's tensors have strides")
-def test_gradients_may_have_any_strides_and_are_not_changed():
-    import torch
-
-    found = []
-    for turn in (False, True):
-        model, optimizer = model_of(), training.LayerwiseAdamW(1e-2, global_clipnorm=0.1)
-        gradients = next(gradients_of(model, 1))
-        gradients = [each.mT.contiguous().mT if turn and each.ndim > 1 else each for each in gradients]
-        before = [each.clone() for each in gradients]
-        optimizer.apply(gradients, model.trainable_variables)
-        assert all(map(torch.equal, gradients, before))
-        found.append([keras.ops.convert_to_numpy(each) for each in model.trainable_variables])
-    for one, other in zip(*found):
-        np.testing.assert_allclose(one, other, rtol=0, atol=1e-7)  # sums of the norm in another order
-
-
-@pytest.mark.only_on("torch", reason="TensorFlow's gradients may be slices, which are not tensors")
-def test_without_pytorchs_kernel_keras_updates_weights(monkeypatch, caplog):
-    expected = values_after(keras.optimizers.AdamW(1e-2), steps=2)
-    monkeypatch.setattr(updates, "enabled", True)  # and back, after this test
-    monkeypatch.delattr(sys.modules["torch.optim.adam"], "adam")
-    with caplog.at_level("INFO", "vit_keras"):
-        found = values_after(OPTIMIZERS["AdamW"](learning_rate=1e-2), steps=2)
-    assert not updates.enabled and "Keras updates all weights" in caplog.text
-    for one, other in zip(found, expected):
-        np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
-
-
-@pytest.mark.only_on("tensorflow", reason="only TensorFlow has slices of gradients")
-def test_gradients_of_a_table_may_be_slices():
-    """An embedding's gradient has the rows that a batch has asked for, alone."""
-    model = keras.Sequential([keras.Input((2,), dtype="int32"), keras.layers.Embedding(9, 4), keras.layers.Flatten()])
-    model.compile(OPTIMIZERS["Adam"](learning_rate=1e-2), "mse")
-    before = model.get_weights()[0]
-    model.fit(np.array([[1, 2]]), np.ones((1, 8)), verbose=0)
-    changed = (model.get_weights()[0] != before).any(axis=1)
-    assert changed.tolist() == [n in (1, 2) for n in range(9)]
 
 
 def test_keras_still_updates_weights_by_a_dozen_operations():

@@ -19,6 +19,7 @@ from .anatomy.parts import has_vit, quantization
 from .backend import openvino
 from .backend.keras_internals import concrete, flat_layers
 from .backend.keras_speed import FastModel
+from .backend.traced import is_inside
 from .checkpoints import saved_models
 from .config import ViTConfig, check_image_size
 from .labels import TASKS, names
@@ -138,8 +139,10 @@ class VisionTransformer(FastModel):
         }
 
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        self.check_images(inputs)
-        return super().__call__(native_order(inputs), *args, **kwargs)
+        if not is_inside():
+            self.check_images(inputs)
+            inputs = native_order(inputs)
+        return super().__call__(inputs, *args, **kwargs)
 
     def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
         if x is not None:

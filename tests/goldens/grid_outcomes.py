@@ -92,10 +92,11 @@ def outcome(family, shapes, grid, layout, given):
         return "warns"
     patches = grid[0] * grid[1]
     original = grid
-    if family.name in grids.SQUARE and given != "source_grid":
-        original = grids.square_grid(patches) or grid
-    if family.name in grids.TURNED and RELATIVE in shapes:
+    turned = family.name in grids.TURNED
+    if turned and RELATIVE in shapes:
         original = grid[::-1]
+    elif (turned or family.name in grids.SQUARE) and given != "source_grid":
+        original = grids.square_grid(patches) or grid
     # Of a wanted size, a family's own code may read a table in its own way: the images are the caller's.
     native = table.native if given in ("config.json", "source_grid") else grid
     if (table.grid, native, table.layout.rows) == (original, grid, layout.rows):

@@ -19,7 +19,7 @@ Hook = Callable[[keras.layers.Layer, Callable[..., Any], tuple[Any, ...], dict[s
 _visitor: contextvars.ContextVar[Visitor | None] = contextvars.ContextVar("vit_keras_visitor", default=None)
 _watched: contextvars.ContextVar[bool] = contextvars.ContextVar("vit_keras_watched", default=False)
 # As many as there are taps in all threads: torch.compile stops at a context variable, which is not asked without a tap.
-_taps: list[None] = []
+taps: list[None] = []
 # The hooks of this thread on layers; and of all threads, how many each layer has, and the call that it had before.
 _hooks: contextvars.ContextVar[Mapping[int, tuple[Hook, ...]]] = contextvars.ContextVar(
     "vit_keras_hooks", default=types.MappingProxyType({})
@@ -63,12 +63,12 @@ def tap(visitor: Visitor, layers: Iterable[keras.layers.Layer] | None = None) ->
         output (1, 5, 8)
     """
     tokens = _watched.set(True), _visitor.set(visitor if layers is None else _visitor.get())
-    _taps.append(None)
+    taps.append(None)
     try:
         with hooked(layers or (), _showing(visitor)):
             yield
     finally:
-        _taps.pop()
+        taps.pop()
         _watched.reset(tokens[0])
         _visitor.reset(tokens[1])
 
@@ -91,7 +91,7 @@ def hooked(layers: Iterable[keras.layers.Layer], hook: Hook) -> Iterator[None]:
     layers = list(layers)
     mine = {id(layer): (*_hooks.get().get(id(layer), ()), hook) for layer in layers}
     tokens = _watched.set(True), _hooks.set({**_hooks.get(), **mine})
-    _taps.append(None)
+    taps.append(None)
     with _lock:
         for layer in layers:
             _hook(layer)
@@ -101,7 +101,7 @@ def hooked(layers: Iterable[keras.layers.Layer], hook: Hook) -> Iterator[None]:
         with _lock:
             for layer in layers:
                 _unhook(layer)
-        _taps.pop()
+        taps.pop()
         _watched.reset(tokens[0])
         _hooks.reset(tokens[1])
 
@@ -114,9 +114,11 @@ def _hook(layer: keras.layers.Layer) -> None:
     name = "quantized_call" if getattr(layer, "quantization_mode", None) else "call"
     _hooked[id(layer)] = [1, name, vars(layer).get(name)]
     plain = getattr(layer, name)
-    object.__setattr__(
-        layer, name, lambda *args, **kwargs: _run(_hooks.get().get(id(layer), ()), layer, plain)(*args, **kwargs)
-    )
+
+    def through_hooks(*args, **kwargs):
+        return _run(_hooks.get().get(id(layer), ()), layer, plain)(*args, **kwargs)
+
+    object.__setattr__(layer, name, through_hooks)
 
 
 def _unhook(layer: keras.layers.Layer) -> None:
@@ -136,22 +138,22 @@ def _run(hooks: tuple[Hook, ...], layer: keras.layers.Layer, plain: Callable[...
 
 def is_tapped() -> bool:
     """Return whether a `tap` sees what is inside of layers here."""
-    return bool(_taps) and _visitor.get() is not None
+    return bool(taps) and _visitor.get() is not None
 
 
 def is_hooked() -> bool:
     """Return whether this runs while layers have hooks, as in a dry run of a model."""
-    return bool(_taps) and bool(_hooks.get())
+    return bool(taps) and bool(_hooks.get())
 
 
 def is_watched() -> bool:
     """Return whether this runs inside any `tap`: a model must not compile its own call."""
-    return bool(_taps) and _watched.get()
+    return bool(taps) and _watched.get()
 
 
 def visit(layer: Any, name: str, tensor: Any) -> Any:
     """Return what the visitor of the current `tap` makes of a tensor; without a tap, the tensor."""
-    visitor = _visitor.get() if _taps else None
+    visitor = _visitor.get() if taps else None
     return tensor if visitor is None else visitor(layer, name, tensor)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from ..backend.keras_internals import OWN_STATE, flat_layers, origin
+from ..backend.keras_internals import OWN_VARIABLES, flat_layers, origin
 from .parts import BLOCKS, find_vit, learner
 
 _BEHIND = ("Transformer_encoder_norm", "fc_norm", "MAPHead_0")
@@ -70,7 +70,7 @@ def head_layers(model: keras.Model) -> list[keras.layers.Layer]:
 
 def own_variables(layer: keras.layers.Layer, learned: bool = False) -> list[keras.Variable]:
     """Return the variables of a layer itself, without layers inside it and random generators; or those it learns."""
-    return [variable for name in OWN_STATE[: 1 if learned else 2] for variable in getattr(layer, name)]
+    return [variable for name in OWN_VARIABLES[: 1 if learned else 2] for variable in getattr(layer, name)]
 
 
 def mixes(layer: keras.layers.Layer) -> bool:

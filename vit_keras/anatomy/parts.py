@@ -139,7 +139,8 @@ def has_attention(model: Any) -> bool:
 def prefix_names(vit: keras.Model) -> tuple[str, ...]:
     """Return the names of the tokens before the patches: `"cls"`, `"dist"`, `"reg0"` and so on."""
     inside = flat_layers(checked(vit))
-    single = ["dist" if "dist" in layer.name else "cls" for layer in inside if isinstance(layer, layers.ClassToken)]
+    names = [str(layer.name) for layer in inside if isinstance(layer, layers.ClassToken)]
+    single = ["dist" if "dist" in name else "cls" for name in names]
     registers = sum(layer.count for layer in inside if isinstance(layer, layers.RegisterTokens))
     return (*sorted(single), *(f"reg{n}" for n in range(registers)))  # the class token comes before the other
 

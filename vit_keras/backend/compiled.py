@@ -20,7 +20,8 @@ from typing import Any
 import keras
 
 from . import distribution, openvino
-from .keras_internals import OWN_POLICY, OWN_STATE, flat_layers, kept
+from .changes import is_same, watch
+from .keras_internals import flat_layers, kept, outside_of_scopes
 
 KEPT = 32
 """Size of the cache of compiled functions of a model: the ones that were not called for longest are dropped."""
@@ -30,15 +31,13 @@ class _Cache:
     """The compiled functions of one model, and the state of the model that they were compiled in."""
 
     def __init__(self):
-        self.state: tuple[Any, ...] = ()
+        self.state: list[Any] = []
         self.functions: OrderedDict[Hashable, Callable[..., Any]] = OrderedDict()
         self.lock = threading.Lock()  # a server calls one model from several threads
 
-    def get(
-        self, state: tuple[Any, ...], key: Hashable, compile: Callable[[], Callable[..., Any]]
-    ) -> Callable[..., Any]:
+    def get(self, state: list[Any], key: Hashable, compile: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
         with self.lock:
-            if state != self.state:
+            if not is_same(state, self.state):
                 self.functions.clear()
                 self.state = state
             if key not in self.functions:
@@ -49,16 +48,13 @@ class _Cache:
             return self.functions[key]
 
 
-_caches: weakref.WeakKeyDictionary[keras.Model, _Cache] = weakref.WeakKeyDictionary()
-
-
 def run(
     model: keras.Model, function: Callable[..., Any], *tensors: Any, key: Hashable, training: bool | None = None
 ) -> Any:
     """Return `function(model, *tensors)`, compiled; it may draw random numbers, but not change other variables."""
     # One compilation for each `key`, image size and dtype serves any batch (JAX compiles for each size). A
     # function with `training` only calls the model, and TensorFlow compiles it once for all sizes that the model takes.
-    # After a change of what `_state` lists, functions are compiled again.
+    # After a change, functions are compiled again. A compiled call adds nothing to `losses`.
     if model.run_eagerly:
         return function(model, *tensors)
     backend = keras.backend.backend()
@@ -66,9 +62,14 @@ def run(
     if training is not None and backend == "tensorflow":
         shapes = [x.shape[1:] for x in model.inputs]
     specs = tuple((shape, keras.backend.standardize_dtype(t.dtype)) for shape, t in zip(shapes, tensors))
-    compiler = _COMPILERS[backend]
-    cache = _caches.setdefault(model, _Cache())
-    return cache.get(_state(model), (key, *specs), lambda: compiler(weakref.ref(model), function, specs))(*tensors)
+
+    def compile():
+        adds_losses = any(vars(layer).get("activity_regularizer") is not None for layer in flat_layers(model))
+        return _COMPILERS["torch" if adds_losses else backend](weakref.ref(model), function, specs)
+
+    compiled = kept(model, "compiled functions", _Cache).get(_state(model), (key, *specs), compile)
+    with outside_of_scopes():
+        return compiled(*tensors)
 
 
 _STEPS = ("train_function", "test_function", "predict_function", "ov_compiled_model")
@@ -79,7 +80,7 @@ def is_outdated(model: keras.Model, step: str) -> bool:
     if keras.backend.backend() == "torch":  # where Keras compiles nothing, and torch.compile looks for changes itself
         return False
     states, now = kept(model, _STATES, dict), _state(model)
-    outdated = states.setdefault(step, now) != now
+    outdated = not is_same(states.setdefault(step, now), now)
     states[step] = now
     if outdated and openvino.is_active():
         model.ov_compiled_model = None
@@ -114,18 +115,9 @@ def _set_steps(model: keras.Model, steps: dict[str, Any]) -> None:
         model.ov_compiled_model = own
 
 
-def _state(model: keras.Model) -> tuple[Any, ...]:
-    # Asked at every call: two dictionaries are quicker than as many attributes, which PyTorch looks up in Python.
-    state: list[Any] = []
-    for layer in flat_layers(model):
-        own = layer.__dict__
-        state += id(layer), own.get("activation"), own.get("rate"), own.get(OWN_POLICY)
-        for inside in OWN_STATE:
-            if own[inside]:
-                state += map(id, own[inside])
-    if openvino.is_active():  # which compiles the weights too
-        state += map(id, openvino.values(model))
-    return tuple(state)
+def _state(model: keras.Model) -> list[Any]:
+    """Return what a change of the model changes, and on OpenVINO, which compiles the weights too, these."""
+    return [*watch(model)[0], *(openvino.values(model) if openvino.is_active() else ())]
 
 
 def _tensorflow(model: weakref.ref, function: Callable[..., Any], specs: tuple[Any, ...]) -> Callable[..., Any]:
@@ -155,7 +147,7 @@ def _jax(model: weakref.ref, function: Callable[..., Any], specs: tuple[Any, ...
         with keras.StatelessScope(state_mapping=list(zip(variables, values))):
             return function(model(), *x)
 
-    return lambda *x: compiled([v.value for v in variables], *x)
+    return lambda *x: compiled([v._value for v in variables], *x)
 
 
 def _torch(model: weakref.ref, function: Callable[..., Any], specs: tuple[Any, ...]) -> Callable[..., Any]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from .keras_internals import AUTOCAST, OWN_POLICY, OWN_REMAT, OWN_SPEC, POLICY_DTYPES, distribution, thread_state
+from .keras_internals import OWN_POLICY, distribution, thread_state
 
 logger: logging.Logger = logging.getLogger("vit_keras")
 
@@ -32,19 +32,7 @@ enabled: bool = os.environ.get("VIT_KERAS_DIRECT", "1").lower() not in ("0", "fa
 """Whether calls may be direct: the environment variable `VIT_KERAS_DIRECT`, until a check of a layer fails."""
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-"""Attributes of PyTorch's modules that hold the hooks of each. These names are private, as are the next two."""
-
-ANY_GLOBAL_HOOK = "_has_any_global_hook"
-"""PyTorch's function that tells whether there are hooks of all modules."""
-
-PROFILED = "_is_profiler_enabled"
-"""PyTorch's variable that tells whether a profiler runs, which may look for the calls of modules."""
-
-CALL = "_call_impl"
-"""Method of PyTorch's modules that `Module.__call__` calls."""
-
-COMPILED = "_compiled_call_impl"
-"""Attribute of PyTorch's modules: what `Module.compile` made of a module."""
+"""Attributes of PyTorch's modules that hold the hooks of each. These names are private, as some below."""
 
 STOCK = (keras.layers.Conv2D, keras.layers.Dense, keras.layers.LayerNormalization, keras.layers.Reshape)
 """Keras' own layers in a ViT, which rely on nothing but their `call`; a subclass may rely on anything."""
@@ -137,35 +125,23 @@ def give_up(error: Exception) -> None:
 
 
 def _path() -> tuple[Any, ...]:
-    """The functions that the call of a layer goes through."""
+    """Return the functions that the call of a layer goes through."""
     module, layer = _torch.nn.Module, keras.layers.Layer
-    return module.__call__, getattr(module, CALL), layer.__call__, layer.forward, keras.Operation.__call__
-
-
-def _path_of_keras() -> tuple[Any, ...] | None:
-    """That path, if it is PyTorch's and Keras' own: where somebody has wrapped it before, nothing is direct."""
-    if keras.backend.backend() != "torch":
-        return None
-    packages = tuple(os.path.dirname(str(module.__file__)) for module in (keras, _torch))
-    try:
-        path = _path()
-        whole = all(function.__code__.co_filename.startswith(packages) for function in path)
-    except AttributeError:
-        return None
-    return path if whole else None
+    return module.__call__, module._call_impl, layer.__call__, layer.forward, keras.Operation.__call__
 
 
 _torch: Any = sys.modules.get("torch") if keras.backend.backend() == "torch" else None
-_PATH = _path_of_keras()
+_PATH = _path() if _torch else None
 _FORWARD = None if _PATH is None else _PATH[3]
 
 
 def _process_is_plain() -> bool:
-    """Whether nothing takes part in the calls of all layers."""
+    """Return whether nothing takes part in the calls of all layers."""
     try:
-        if _through_keras.get() or _path() != _PATH or getattr(_torch.nn.modules.module, ANY_GLOBAL_HOOK)():
+        if _through_keras.get() or _path() != _PATH or _torch.nn.modules.module._has_any_global_hook():
             return False
-        return not (getattr(_torch.autograd.profiler, PROFILED) or _torch.jit.is_tracing()) and distribution() is None
+        profiled = _torch.autograd.profiler._is_profiler_enabled
+        return not (profiled or _torch.jit.is_tracing()) and distribution() is None
     except Exception as error:
         give_up(error)
         return False
@@ -181,17 +157,20 @@ def _adds_nothing(layer: Any, x: Any, kwargs: dict[str, Any], reads_training: bo
             return False
     if not own["built"] or type(layer).forward is not _FORWARD or "forward" in own:
         return False
-    if getattr(layer, COMPILED) is not None or own["activity_regularizer"] is not None or own[OWN_REMAT] is not None:
+    if (
+        layer._compiled_call_impl is not None
+        or own["activity_regularizer"] is not None
+        or own["_remat_mode"] is not None
+    ):
         return False
-    policy, scope, spec = own[OWN_POLICY], thread_state().get("autocast_scope"), own[OWN_SPEC]
+    policy, scope, spec = own[OWN_POLICY], thread_state().get("autocast_scope"), own["_input_spec"]
     if type(policy) is not keras.DTypePolicy:
         return False  # one that quantizes
-    dtypes = policy.__dict__
-    computed, kept = dtypes[POLICY_DTYPES[0]], dtypes[POLICY_DTYPES[1]]
+    computed, kept = policy.__dict__["_compute_dtype"], policy.__dict__["_variable_dtype"]
     if scope is None or own["autocast"]:
         is_read_as_here = computed == (kept if scope is None else scope.dtype)
     else:
-        is_read_as_here = not any(getattr(each, AUTOCAST) for each in layer.variables)
+        is_read_as_here = not any(each._autocast for each in layer.variables)
     if not is_read_as_here:
         return False  # variables are read in another dtype here
     if reads_training and kwargs.get("training") is None:

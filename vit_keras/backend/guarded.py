@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
+import logging
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,10 @@ from .._internal.validate import native_order
 from . import compiled, openvino
 
 __all__ = ["CheckedModel", "Guarded", "have_values"]
+
+logger: logging.Logger = logging.getLogger("vit_keras")
+
+_compiling: contextvars.ContextVar[bool] = contextvars.ContextVar("vit_keras_compiling", default=False)
 
 if TYPE_CHECKING:
     _Model = keras.Model
@@ -48,17 +54,44 @@ def variables_survive(model: keras.Model) -> Iterator[None]:
 class Guarded(_Model):
     """Mixin for a model that keeps its variables if a step fails, and compiles its steps again after a change."""
 
+    @property
+    def jit_compile(self) -> Any:
+        """Whether Keras compiles the steps. On PyTorch, this package does so: `compiles_blocks`."""
+        return keras.backend.backend() != "torch" and keras.Model.jit_compile.fget(self)
+
+    @jit_compile.setter
+    def jit_compile(self, value: Any) -> None:
+        keras.Model.jit_compile.fset(self, value)
+
+    @property
+    def compiles_blocks(self) -> bool:
+        """Whether blocks run compiled on PyTorch: by `compile(jit_compile=True)` of this model or one around it."""
+        return self._jit_compile is True or _compiling.get()
+
+    @contextlib.contextmanager
+    def _steps(self) -> Iterator[None]:
+        """Keep the variables if a step fails, and compile the blocks of the models inside."""
+        compiling = keras.backend.backend() == "torch" and self.compiles_blocks
+        if compiling and not _compiling.get():
+            logger.info("The blocks of %r run as one function that torch.compile makes at the first step.", self.name)
+        token = _compiling.set(compiling)
+        try:
+            with variables_survive(self):
+                yield
+        finally:
+            _compiling.reset(token)
+
     def fit(self, *args: Any, **kwargs: Any) -> Any:
         openvino.refuse("fit")
-        with variables_survive(self):
+        with self._steps():
             return super().fit(*native_order(args), **native_order(kwargs))
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
-        with variables_survive(self):
+        with self._steps():
             return super().evaluate(*native_order(args), **native_order(kwargs))
 
     def predict(self, *args: Any, **kwargs: Any) -> Any:
-        with variables_survive(self):
+        with self._steps():
             return super().predict(*native_order(args), **native_order(kwargs))
 
     def make_train_function(self, force: bool = False) -> Any:

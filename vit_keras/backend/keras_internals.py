@@ -27,8 +27,8 @@ def flat_layers(layer: keras.layers.Layer, whole: tuple[type, ...] = ()) -> list
     return list(found)
 
 
-OWN_STATE = ("_trainable_variables", "_non_trainable_variables", "_seed_generators")
-"""Attributes with the variables and random generators of a layer itself, without those of the layers inside it."""
+OWN_VARIABLES = ("_trainable_variables", "_non_trainable_variables")
+"""Attributes with the variables of a layer itself, without those of the layers inside it."""
 
 
 def policy_of(model: keras.Model) -> keras.DTypePolicy:
@@ -154,20 +154,33 @@ def _waits_for_inputs(tensor: Any) -> bool:
 
 _GLOBAL_STATE = sys.modules["keras.src.backend.common.global_state"]
 
-OWN_POLICY, OWN_SPEC, OWN_REMAT = "_dtype_policy", "_input_spec", "_remat_mode"
-"""Attributes of a layer that its `dtype_policy`, its `input_spec` and a `keras.RematScope` around its making are in."""
-
-POLICY_DTYPES, INPUT_DTYPE = ("_compute_dtype", "_variable_dtype"), "_dtype"
-"""Attributes with the two dtypes of a `keras.DTypePolicy`, and with the dtype of a model's input."""
-
-AUTOCAST = "_autocast"
-"""Attribute of a variable: whether it is read in another dtype inside an autocast scope."""
+OWN_POLICY, INPUT_DTYPE = "_dtype_policy", "_dtype"
+"""Attributes with the dtype policy of a layer, and with the dtype of a model's input."""
 
 
 def thread_state() -> dict[str, Any]:
     """Return Keras' scopes of this thread, by name: `"stateless_scope"` and `"autocast_scope"`."""
     # Keras' own functions take three calls for each name, which a model would make a thousand times an image.
     return _GLOBAL_STATE.GLOBAL_STATE_TRACKER.__dict__  # `clear_session` makes another one
+
+
+def outside_of_scopes() -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which variables are read in their own dtype, whatever layer is being called."""
+    return sys.modules["keras.src.backend.common.variables"].AutocastScope(None)
+
+
+@contextlib.contextmanager
+def draw_by_torch() -> Iterator[None]:
+    """Let Keras draw random numbers by PyTorch's own generator, which compiled functions draw by at each call."""
+    # Keras makes a generator of a number for each draw: a compiled function would draw the same each time.
+    from keras.src.backend.torch import random
+
+    plain = random.torch_seed_generator
+    random.torch_seed_generator = lambda seed: None
+    try:
+        yield
+    finally:
+        random.torch_seed_generator = plain
 
 
 def has_graph(model: keras.Model) -> bool:
@@ -206,7 +219,7 @@ def values_of(*variables: Any, cast: bool = True) -> list[Any]:
     if not cast or scope is None or scope.dtype is None:
         return values
     dtype = getattr(sys.modules["torch"], scope.dtype)
-    are_cast = (getattr(v, AUTOCAST, False) and value.is_floating_point() for v, value in zip(variables, values))
+    are_cast = (getattr(v, "_autocast", False) and value.is_floating_point() for v, value in zip(variables, values))
     return [value.to(dtype) if is_cast else value for value, is_cast in zip(values, are_cast)]
 
 

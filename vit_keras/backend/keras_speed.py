@@ -7,6 +7,7 @@ Keras no longer needs it.
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import functools
 import sys
 from typing import Any
@@ -20,7 +21,17 @@ from ..labels import check_class_numbers
 from . import compiled, distribution, openvino
 from .direct import asked_once, stock_call, through_keras
 from .guarded import Guarded
-from .keras_internals import clear_losses, compile_metrics, concrete, flat_layers, has_graph, policy_of, run_graph
+from .keras_internals import (
+    clear_losses,
+    compile_metrics,
+    concrete,
+    has_graph,
+    kept,
+    policy_of,
+    run_graph,
+    thread_state,
+)
+from .traced import CompiledBlock, inline, is_inside, name_for_tracing
 
 
 class FastModel(Guarded, keras.Model):
@@ -33,41 +44,64 @@ class FastModel(Guarded, keras.Model):
         if policy.quantization_mode is None:
             for each in (self, *(layer for layer in self.layers if isinstance(layer, keras.layers.InputLayer))):
                 each.dtype_policy = policy
+        if keras.backend.backend() == "torch":
+            name_for_tracing(self)
+
+    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_inside() and not args and not kwargs.keys() - {"training"}:
+            return inline(self, inputs, kwargs.get("training"))
+        return super().__call__(inputs, *args, **kwargs)
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any) -> Any:
         """Run the model: compiled if images come in outside of any graph, unless `run_eagerly` is set."""
-        # Operation by operation, TensorFlow and JAX take several times as long. A compiled call leaves nothing in
-        # `losses`: a model with an `activity_regularizer` is not compiled, and `add_loss` needs `run_eagerly`.
+        # Operation by operation, TensorFlow and JAX take several times as long. `add_loss` needs `run_eagerly`.
         if keras.backend.backend() == "torch":
             training = bool(training) if concrete(inputs) else training  # layers that are told need not ask Keras
             if sys.modules["torch"].compiler.is_compiling():  # which stops at the context variables below
                 return super().call(inputs, training=training, mask=mask, **kwargs)
-            self._check_parameters()
-            with through_keras() if self.run_eagerly else asked_once():
+            with self._replaced_parameters(), through_keras() if self.run_eagerly else asked_once():
                 return super().call(inputs, training=training, mask=mask, **kwargs)
         plain = mask is None and not kwargs and not self.run_eagerly and not is_watched()
-        if plain and _outside_of_any_graph(inputs, training) and not _adds_losses(self):
+        if plain and _outside_of_any_graph(inputs, training):
             images = keras.ops.convert_to_tensor(inputs, dtype=self.inputs[0].dtype)
             training = bool(training)
             return compiled.run(self, _FORWARD[training], images, key=training, training=training)
         return super().call(inputs, training=training, mask=mask, **kwargs)
 
-    def _check_parameters(self):
-        """Refuse parameters that PyTorch has replaced by tensors. Keras' variables keep the old values."""
-        kind = sys.modules["torch"].nn.Parameter
-        own = getattr(self.torch_params, "_parameters", {})  # private: without it, nothing is checked
-        other = next((name for name, each in own.items() if not isinstance(each, kind)), None)
-        if other is not None:
-            raise ValueError(
-                f"The parameter {other!r} of {self.name!r} was replaced, as torch.func.functional_call does. Keras' "
-                "variables keep their own tensors, so the model would compute with the old ones. Use "
-                "model.stateless_call(trainable, non_trainable, images)[0] with lists of tensors instead."
-            )
+    def call_by_keras(self, inputs: Any, training: bool | None = None) -> Any:
+        """Run the model as Keras runs it, which is what is compiled."""
+        return super().call(inputs, training)
+
+    def _replaced_parameters(self):
+        """Compute with parameters that PyTorch has replaced in the block, as `torch.func.functional_call` does."""
+        # Keras' variables keep the tensors that they were made with.
+        now = self.torch_params._parameters
+        before = kept(self, "parameters", lambda: {v.path: v._value for v in self.variables})
+        others = {name: x for name, x in now.items() if x is not before.setdefault(name, x)}
+        pairs = [(v, others[v.path]) for v in self.variables if v.path in others] if others else []
+        pairs = [(v, x) for v, x in pairs if (v._value.shape, v._value.dtype) == (x.shape, x.dtype)]  # not quantized
+        for variable, tensor in pairs:
+            if isinstance(tensor, sys.modules["torch"].nn.Parameter):  # for good: load_state_dict(assign=True)
+                variable._value = before[variable.path] = tensor
+        return keras.StatelessScope(state_mapping=pairs) if pairs else contextlib.nullcontext()
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Load a state as `torch.nn.Module.load_state_dict` does, also with `assign=True`."""
+        result = super().load_state_dict(*args, **kwargs)
+        self._replaced_parameters()
+        return result
 
     def _run_through_graph(self, inputs, operation_fn=lambda operation: operation, **kwargs):
         """Need half of the memory for large images, on PyTorch: Keras keeps what each block returned until the end."""
         if keras.backend.backend() == "torch" and has_graph(self) and not kwargs:
-            return run_graph(self, inputs, lambda operation: stock_call(operation, operation_fn(operation)))
+            compiles = self.compiles_blocks
+
+            def call_of(operation):
+                if compiles and getattr(operation, "is_repeated", False):
+                    return operation_fn(CompiledBlock(operation))
+                return stock_call(operation, operation_fn(operation))
+
+            return run_graph(self, inputs, call_of)
         return super()._run_through_graph(inputs, operation_fn, **kwargs)
 
     def _clear_losses(self):
@@ -211,12 +245,10 @@ def _classes_of(model: keras.Model, loss: Any) -> int | None:
     return shape[-1] if sparse and isinstance(shape, tuple) and len(shape) == 2 and shape[-1] > 1 else None
 
 
-def _adds_losses(model: keras.Model) -> bool:
-    return any(vars(layer).get("activity_regularizer") is not None for layer in flat_layers(model))
-
-
 def _outside_of_any_graph(inputs, training) -> bool:
     """Whether these images come from a plain `model(images)` that is worth compiling for."""
+    if thread_state().get("stateless_scope") is not None:  # of other values than the variables'
+        return False
     backend = keras.backend.backend()
     if backend == "tensorflow":
         import tensorflow as tf
@@ -231,9 +263,5 @@ def _outside_of_any_graph(inputs, training) -> bool:
     return concrete(inputs)
 
 
-def _forward(model, images, training):
-    return super(FastModel, model).call(images, training)
-
-
-_FORWARD = {training: functools.partial(_forward, training=training) for training in (False, True)}
-"""The model as Keras runs it, which is what is compiled; the same function each time."""
+_FORWARD = {training: functools.partial(FastModel.call_by_keras, training=training) for training in (False, True)}
+"""What is compiled; the same function each time."""

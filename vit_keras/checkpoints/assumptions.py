@@ -9,7 +9,7 @@ from . import timm_models
 from .architecture import has_map_prefix
 from .families import TIMM_FAMILIES, Family
 from .families.huggingface import FAMILIES as HUGGING_FACE_FAMILIES
-from .families.keras_files import KECAM, KERAS
+from .families.keras_files import KECAM, KERAS, KERAS_TORCH
 from .families.keras_hub import KERAS_HUB, KERAS_HUB_DEIT
 from .families.rules import ROPE
 from .wording import some
@@ -23,11 +23,15 @@ _UNSHOWN = {
         *("pooling", "pre_norm", "post_norm", "final_norm", "representation_size", "activation"),
         *("rope_theta", "merge_tokens", "resnet_numerics"),
     ),
+    KERAS_TORCH.name: ("pooling", "post_norm", "activation", "rope_theta", "merge_tokens", "resnet_numerics"),
     KERAS_HUB.name: ("pooling", "activation"),
     KERAS_HUB_DEIT.name: ("pooling", "activation"),
     KECAM.name: ("pooling", "activation"),
 }
-_DOUBTED = {KECAM.name: {"pooling": " (kecam's EVA takes the mean: family='kecam-gap')"}}
+_DOUBTED = {
+    KECAM.name: {"pooling": " (kecam's EVA takes the mean: family='kecam-gap')"},
+    KERAS_TORCH.name: {"mlp_activation": " (the usual one of this package)"},
+}
 _OFTEN_SHOWN = ("pooling", *ROPE, "post_norm", "map_heads", "map_prefix")
 
 
@@ -50,7 +54,7 @@ class Assumptions(NamedTuple):
         if self.others:
             said.append(f"It may be timm's {self.others}, which cannot be built. Pass family={family!r} if it is not.")
         if said and open_fields and family not in _DOUBTED:
-            said.append("The file does not show it; a config.json next to it would.")
+            said.append("The file does not show it; a complete config.json next to it would.")
         return " ".join(said)
 
 

@@ -19,10 +19,10 @@ from .._internal.bounds import patch_stride
 from ..config import ViTConfig
 from . import architecture, grids, registry
 from .download import cached_path
-from .families import FAMILIES, Family, family_named, keras_files, rules
+from .families import FAMILIES, Family, family_named, rules
 from .locate import by_filename, find_file
-from .readers import Stored, open_weights
-from .weights import Weights
+from .readers import Stored
+from .weights import Weights, open_network
 
 __all__ = ["cached_as", "describe", "unstored_fields"]
 
@@ -70,15 +70,13 @@ def describe(
     try:
         weights = Weights(path, family=family, strict=False, key=key, published=published)
     except ValueError as error:
-        reader = keras_files.readable(open_weights(path, key))  # raises the same error if the names are not the cause
+        reader = open_network(path, key)  # raises the same error if the names are not the cause
         problem = str(error).removeprefix(f"{reader.path}: ")
         published = published or by_filename(path.name, path.stat().st_size)
         found = _about_file(reader, published, names) | _about_failure(reader, family, problem)
         return found | (_about_values(reader) if values else {})
     report = _about_file(weights.reader, weights.published, names, weights.family) | _about_model(weights)
     report["assumed"] = {field: report["architecture"].get(field) for field in weights.assumptions.open}
-    if weights.raw_key is not None:
-        report["raw_key"] = weights.raw_key
     binding = rules.bind(weights.family, weights.reader, weights.reader.shape)
     report |= {"ignored": sorted(binding.ignored), "unknown": sorted(binding.unknown)}
     return report | (_about_values(weights.reader) if values else {})

@@ -31,7 +31,10 @@ SQUARE = frozenset(
 """Families whose own code takes every table for a square, and resamples it for other images."""
 
 TURNED = frozenset(("huggingface-beit",))
-"""Families whose own code reads a table of relative positions as (across, down), and resamples it to (down, across)."""
+"""Families whose own code reads a table of relative positions as (across, down), and resamples it to (down, across).
+
+It takes a table of learned positions for a square.
+"""
 
 
 NO_ROWS = frozenset(("deit3", "rope-vit"))
@@ -184,6 +187,7 @@ def read(
     rows = _rows(shapes)
     if rows is None:
         return None
+    is_square = family.name in SQUARE or (family.name in TURNED and rows.relative is None)
     hard = {"position_prefix": True} if family.config.get("position_prefix") else {}
     possible = _agreeing(layouts(shapes, family), asked)
     believed = _agreeing(possible, {**hard, **(told or {}), **(asked or {})})
@@ -208,7 +212,7 @@ def read(
     )
     if found is None:
         has_convention = bool(usual) or _convention(family) is not None
-        table = _guess(rows, believed, wanted, has_convention, family.name in SQUARE)
+        table = _guess(rows, believed, wanted, has_convention, is_square)
         error = _mismatch(rows, believed, possible, "a square grid") + " Pass source_grid=(down, across)."
         table = dataclasses.replace(table, error="" if table.grid else error)
     else:
@@ -216,10 +220,14 @@ def read(
         table = Table(grid, grid, math.prod(grid), layout, shown_by)
     if is_ours or table.grid is None:
         return table
-    if table.shown_by == "config" and family.name in SQUARE:
-        return dataclasses.replace(table, grid=rows.square(table.layout) or table.grid)
     if family.name in TURNED and rows.relative is not None:
-        return dataclasses.replace(table, grid=table.grid[::-1])
+        turned = table.grid[::-1]
+        if rows.learned is not None and turned != table.grid and square_grid(math.prod(turned)):
+            error = "it has positions that transformers reads as a square, and relative ones that it does not"
+            return dataclasses.replace(table, grid=None, error=f"{error}: no model here does both.")
+        return dataclasses.replace(table, grid=turned)
+    if table.shown_by == "config" and is_square:
+        return dataclasses.replace(table, grid=rows.square(table.layout) or table.grid)
     return table
 
 

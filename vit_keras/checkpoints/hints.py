@@ -36,7 +36,10 @@ __all__ = ["SETTINGS", "Hints", "collect"]
 SETTINGS = "vit_keras"
 """The key of a safetensors file's metadata under which `save_weights` stores the model's settings."""
 
-_WITH_CONFIG = ("preprocessor_config.json", "preprocessor.json", "image_converter.json", "task.json")
+_WITH_CONFIG = (
+    *("processor_config.json", "preprocessor_config.json"),
+    *("preprocessor.json", "image_converter.json", "task.json"),
+)
 """Files that are written with a `config.json`, for the same model."""
 _SHOWN_BY_SHAPES = ("num_layers", "hidden_size", "mlp_dim", "patch_size", "channels", "classes")
 
@@ -97,7 +100,8 @@ def collect(
         if task == "ordinal":  # the names of its levels; the head has one output
             labels = tuple(map(str, labels)) if isinstance(labels, list) else None
         elif not isinstance(labels, str):
-            labels = _labels(labels, inferred) or _labels(config.get("id2label"), inferred)
+            theirs = (config.get(field) for field in ("id2label", "label_names", "labels"))  # transformers', timm's
+            labels = next(filter(None, (_labels(names, inferred) for names in (labels, *theirs))), None)
         if "preprocessing" in settings:
             preprocessing = _bounded(Preprocessing.from_dict(settings["preprocessing"]))
     if preprocessing is None and not is_about_other:  # asked last, as it warns of a file that cannot be used
@@ -255,8 +259,11 @@ def _preprocessing(
     family: Family, path: Path, config: Mapping[str, Any], hub_preprocessor: Mapping[str, Any]
 ) -> Preprocessing | None:
     """Return the preprocessing of a KerasHub model or in a neighboring file, or `None` if none states it."""
-    name = "preprocessor_config.json"
-    processor = neighbor(path, name)
+    name = "processor_config.json"  # of transformers 5
+    processor = neighbor(path, name).get("image_processor")
+    if processor is None:
+        name = "preprocessor_config.json"
+        processor = neighbor(path, name)
     try:
         if hub_preprocessor and hub_preprocessor["config"].get("image_converter"):
             with naming(path, "the preprocessor"):

@@ -246,10 +246,10 @@ def fill(
     logger.info("%s", report)
     if source.table is not None and source.table.warning:
         warn_caller(f"{source.path}: {source.table.warning}")
-    if source.raw_key is not None:
+    if source.other_key is not None:
         warn_caller(
-            f"{source.path} holds the trained weights and their moving average. The average, {source.key!r}, is read, "
-            f"as timm does. Pass key={source.raw_key!r} for the other."
+            f"{source.path} holds several networks. {source.key!r} is read, which its authors use. Pass key="
+            f"{source.other_key!r} for the other."
         )
     if isinstance(source, Weights) or isinstance(source.path, str):  # who opened a whole model has warned
         finite.warn_not_finite(source.path, not_finite, len(plans))

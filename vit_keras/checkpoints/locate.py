@@ -244,8 +244,10 @@ def is_meant_as_path(text: str) -> bool:
 
 
 def _local_file(text: str, variant: str | None) -> Path:
+    from .readers.sniff import is_of_keras_2  # imports NumPy, which a list of names does not need
+
     path = expanded(text)
-    if text and os.path.exists(path):
+    if text and (os.path.exists(path) or is_of_keras_2(path)):
         return path
     if "://" in text:
         raise ValueError(f"{text} is not an address of weights: only https:// and http:// are fetched.")

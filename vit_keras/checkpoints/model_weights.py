@@ -61,7 +61,7 @@ class ModelWeights(Mapping[str, Any]):
 
     assumptions = NOTHING
     stated: frozenset[str] = frozenset(("preprocessing", "task"))
-    table = key = raw_key = None
+    table = key = other_key = None
     family: Family = family_named("keras")
 
     def __init__(self, model: keras.Model, path: str | os.PathLike[str] | None = None):

@@ -11,6 +11,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import shutil
 import tempfile
 import threading
@@ -28,7 +29,7 @@ from .._internal.bounds import LIMIT_INPUT, LIMIT_LAYERS, LIMIT_TEXT, shortened,
 from .._internal.validate import expanded, path_text
 from ..backend.keras_internals import OPTIMIZERS_OF_TORCH, own_jit_compile
 from . import keras_hub_json, orbax
-from .readers.sniff import Kind, kind_of
+from .readers.sniff import Kind, is_of_keras_2, keras_2_only, kind_of
 
 
 def load_model(
@@ -68,6 +69,8 @@ def load_model(
     path = _of_run(expanded(path_text(filepath, "filepath", "the path of a saved model (.keras, .h5)")))
     if orbax.is_checkpoint(path):
         return _from_orbax(path, custom_objects, compile, safe_mode)
+    if is_of_keras_2(path):
+        raise ValueError(keras_2_only(path))
     if not os.path.isfile(path):
         raise FileNotFoundError(f"There is no model file at {path}.")
     is_archive, kind = _is_keras_archive(path), kind_of(path)
@@ -243,6 +246,8 @@ def readable_weights(filepath: str | os.PathLike[str]) -> Iterator[tuple[str | o
     # Keras 2 wrote two forms: `.weights.h5` with other group names, which are renamed in a copy, and a plain `.h5`,
     # which Keras 3 reads itself but which holds only arrays.
     path = Path(filepath)
+    if is_of_keras_2(path):
+        raise ValueError(keras_2_only(path))
     if path.suffix != ".h5" or not os.path.isfile(path) or kind_of(path) is not Kind.HDF5:
         yield filepath, False
         return
@@ -332,7 +337,7 @@ def _modernise_keras_2(config: Any) -> Any:
     if isinstance(config, list):
         return [_modernise_keras_2(item) for item in config]
     if isinstance(config, str):
-        return config.replace("keras.src.engine.", "keras.src.models.")
+        return re.sub(r"^(tf_)?keras\.", "keras.", config).replace("keras.src.engine.", "keras.src.models.")
     if not isinstance(config, dict):
         return config
     return _unlist_ends({key: _modernise_keras_2(value) for key, value in config.items()})

@@ -151,8 +151,8 @@ def read_config(config: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[
     for argument, (field, values) in _READ.items():
         if argument in arguments:
             fields[field] = _understood(argument, arguments[argument], values)
-    if fields.get("pooling") == "token" and "token" in inferred["pooling"]:
-        del fields["pooling"]  # a distilled model's too
+    if fields.get("pooling") == "token" and inferred["pooling"].startswith("token+"):
+        del fields["pooling"]  # a distilled model's
     if "no_embed_class" in arguments:
         fields |= _rows_of_positions(inferred, bool(arguments["no_embed_class"]))
     if _PREFIX in arguments:  # of the class token and registers: whether the mean and the attention pooling see them
@@ -202,7 +202,14 @@ def named(name: str, inferred: Mapping[str, Any]) -> dict[str, Any]:
     no_rows = "position_prefix=False" in model.arrays
     no_rows |= "registers=" in model.arrays and "register_positions=True" not in model.arrays
     rows = _rows_of_positions(inferred, no_rows)
+    if is_of_other_gate(name, inferred):  # an `mlp_layer` that a config.json cannot name, and its activation
+        fields.pop("mlp_activation", None)
     return {"hidden_size": model.hidden_size, **_UNLESS_IN_TABLE, **rows, **fields}
+
+
+def is_of_other_gate(name: str, inferred: Mapping[str, Any]) -> bool:
+    """Return whether an architecture's MLP is gated and that of the arrays is not, or the other way round."""
+    return ("gated_mlp=True" in models()[name].arrays) is not inferred.get("gated_mlp", False)
 
 
 def _rows_of_positions(inferred: Mapping[str, Any], no_rows: bool) -> dict[str, bool]:

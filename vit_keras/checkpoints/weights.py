@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,15 +22,13 @@ from .readers import open_weights
 from .readers.torch_pickle import RAW, is_averaged
 from .wording import some
 
-__all__ = ["Weights"]
+__all__ = ["Weights", "open_network"]
 
 
 class Weights(Mapping[str, Any]):
     """Weights in a file, read one by one under their canonical names."""
 
-    key: str | None
     labels: Any
-    raw_key: str | None
     stated: frozenset[str]
     task: str
 
@@ -42,9 +42,10 @@ class Weights(Mapping[str, Any]):
         published: registry.Checkpoint | None = None,
         channels: int | None = None,
     ):
-        self.reader: Any = keras_files.readable(without_wrapper(open_weights(os.path.expanduser(path), key)))
+        self.reader: Any = open_network(os.path.expanduser(path), key)
         self.path: Path = Path(self.reader.path)
-        self.key, self.raw_key = _state_dict(self.reader.metadata, key)
+        self.key: str | None = self.reader.metadata["key"] if len(self.reader.metadata.get("keys", ())) > 1 else None
+        self.other_key: str | None = self.reader.metadata.get("other")
         self._is_named = family is not None
         is_by_name = published is None
         if published is None:
@@ -71,7 +72,8 @@ class Weights(Mapping[str, Any]):
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from None
         left_out = (f"an object of {name}" for name in self.reader.metadata.get("left_out", ()))
-        self.ignored: tuple[str, ...] = (*sorted((*binding.ignored, *binding.unknown)), *left_out)
+        others = self.reader.metadata.get("left_out_names", ())
+        self.ignored: tuple[str, ...] = (*sorted((*binding.ignored, *binding.unknown)), *others, *left_out)
         self._last: tuple[str, np.ndarray] | None = None
         heads = architecture.heads_of(binding, self.reader.shape)
         if heads:
@@ -175,25 +177,69 @@ def _stated(config: Mapping[str, Any]) -> dict[str, Any]:
     return {"position": config["position"]} if "position" in config else {}
 
 
-def _state_dict(metadata: Mapping[str, Any], wanted: str | None) -> tuple[str | None, str | None]:
-    """Return the state dict that is read, if there are several, and the raw one if its average was preferred."""
-    keys = metadata.get("keys", ())
-    if len(keys) < 2:
-        return None, None
-    averaged = wanted is None and is_averaged(metadata["key"], keys)
-    return metadata["key"], next((key for key in keys if key in RAW), None) if averaged else None
+def open_network(
+    path: str | os.PathLike[str], key: str | None = None, families: Iterable[Family] = tuple(FAMILIES.values())
+) -> Any:
+    """Open a file under names that a family can list: of several networks in it, the usual one or that of a key."""
+    # `metadata` has the `key` of what is read and all `keys`; `other`: what was not read, if that may surprise;
+    # `left_out_names`: the names of other networks.
+    reader = keras_files.readable(open_weights(path, key))
+    keys, networks = reader.metadata.get("keys", ()), _networks(reader, families)
+    ranked = {p: re.sub("[./]$", "", p) for p in sorted(networks, key=lambda p: (_rank(p), p))}
+    wanted = None if key in keys and key not in ranked.values() else key
+    if wanted is not None and keys:
+        wanted = wanted.removeprefix(f"{reader.metadata['key']}.")
+    pattern = "$" if wanted == "" else rf"(.*[./])?{re.escape(wanted or '')}[./]"
+    chosen = [p for p in ranked if wanted is None or re.match(pattern, p)]
+    choice = ", ".join(f"key={network!r}" for network in ranked.values())
+    if not chosen and wanted is not None:
+        raise ValueError(f"{path} has no network under key={wanted!r}. {f'It has {choice}' if choice else 'Omit it'}.")
+    if len(chosen) > 1 and _rank(chosen[0]) == _rank(chosen[1]):
+        raise ValueError(f"{path} holds several networks. Pass one of {choice}.")
+    metadata, names = dict(reader.metadata), list(reader)
+    if len(ranked) > 1:
+        names = _without_others(names, chosen[0], [network for network in ranked if network != chosen[0]])
+        keys = sorted(ranked.values(), key=lambda network: network != ranked[chosen[0]])
+        metadata |= {"key": keys[0], "keys": keys, "left_out_names": sorted({*reader} - {*names})}
+        metadata |= {"other": keys[1]} if wanted is None else {}
+    elif len(keys) > 1 and key is None and is_averaged(metadata["key"], keys):
+        metadata["other"] = next(each for each in keys if each in RAW)
+    return _without_wrapper(reader, names, bool(networks), metadata)
 
 
-def without_wrapper(reader: Any, families: Iterable[Family] = tuple(FAMILIES.values())) -> Any:
-    """Return the reader of a file without the prefix of wrappers before every name (`module.`, `model.`)."""
-    # Only some names have the family's own prefix: those of its `outer` rules do not.
-    prefix, names = "", list(reader)
-    if all(family.prefix(names) is None for family in families):
-        return reader
-    while names and all("." in name for name in names) and len({name.partition(".")[0] for name in names}) == 1:
-        prefix += names[0].partition(".")[0] + "."
-        names = [name.partition(".")[2] for name in names]
-    return keras_files.Renamed(reader, {name.removeprefix(prefix): name for name in reader}) if prefix else reader
+def _networks(names: Iterable[str], families: Iterable[Family]) -> set[str]:
+    """Return the prefixes before the names of networks in a file, except those that a family knows as no part of it."""
+    found = [(prefix, family) for family in families for prefix in family.prefixes(names)]
+    own = {p for p, family in found if not any(fnmatch.fnmatchcase(p, ignored) for ignored in family.ignored)}
+    return own or {p for p, _ in found[:1]}
+
+
+_PREFERRED, _UNWANTED = {"teacher", "ema", "q", "query"}, {"student", "momentum", "k", "key"}
+"""Words in the prefixes of networks: those that authors evaluate, and those that they leave behind."""
+
+
+def _rank(prefix: str) -> int:
+    words = {*re.split("[^a-z]+", prefix.lower())}
+    return 0 if words & _PREFERRED else 2 if words & _UNWANTED else 1
+
+
+def _without_others(names: list[str], chosen: str, others: Iterable[str]) -> list[str]:
+    """Return the names that are not of the other networks in a file."""
+    if any(chosen.startswith(other) for other in others):
+        return [name for name in names if name.startswith(chosen)]
+    ends = ([other[: m.end()] for m in re.finditer("[./]", other)] for other in others)
+    heads = tuple(next(head for head in each if not chosen.startswith(head)) for each in ends)
+    return [name for name in names if not name.startswith(heads)]
+
+
+def _without_wrapper(reader: Any, names: list[str], is_known: bool, metadata: dict[str, Any]) -> Any:
+    """Return the reader of some names without the prefix before all of them (`module.`, `model.`)."""
+    # Only some names have the family's own prefix: those of its `outer` rules do not. DINOv2's trainer puts blocks into
+    # chunks, whose number comes first.
+    shorter = {re.sub(r"\bblocks\.\d+\.(?=\d+\.)", "blocks.", name): name for name in names}
+    while is_known and all("." in name for name in shorter) and len({n.partition(".")[0] for n in shorter}) == 1:
+        shorter = {name.partition(".")[2]: whole for name, whole in shorter.items()}
+    return keras_files.Renamed(reader, shorter, metadata=metadata)
 
 
 def _choose(name: str | None, reader: Any) -> Family:

@@ -80,8 +80,7 @@ def _file(report: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
     kind, dtypes = FORMATS.get(report["format"], report["format"]), ", ".join(report["dtypes"]) or "nothing"
     yield "file", f"{kind}, {megabytes(report['bytes'])}, {_count(range(report['arrays']), 'array')} of {dtypes}"
     if "keys" in report:
-        averaged = ", the moving average of the weights, as timm takes it" if report.get("raw_key") else ""
-        yield "state dict", f"{report['key']!r}, of {', '.join(map(repr, report['keys'][:20]))}{averaged}"
+        yield "state dict", f"{report['key']!r}, of {', '.join(map(repr, report['keys'][:20]))}"
     if report["family"]:
         yield "family", f"{report['family']['name']}: {report['family']['title']}"
     if published := report["published"]:

@@ -94,6 +94,7 @@ class Layer(Direct, _Declared):
         for name, field in fields.items():
             value = given.get(name, field.default)
             setattr(self, name, tuple(value) if isinstance(value, (list, np.ndarray)) else value)
+        changes.note(self)
         self.setup()
 
     def setup(self) -> None:
@@ -114,6 +115,14 @@ class Layer(Direct, _Declared):
     def __delattr__(self, name: str) -> None:
         super().__delattr__(name)
         changes.note(self)
+
+    def register_forward_hook(self, *args: Any, **kwargs: Any) -> Any:
+        changes.note(self)  # torch.compile does not look for new hooks
+        return super().register_forward_hook(*args, **kwargs)
+
+    def register_forward_pre_hook(self, *args: Any, **kwargs: Any) -> Any:
+        changes.note(self)
+        return super().register_forward_pre_hook(*args, **kwargs)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), **{name: getattr(self, name) for name in self.fields}}
@@ -290,6 +299,8 @@ class EncoderBlock(Composite):
 
     # A functional model made from a ViT's tensors, `keras.Model(vit.input, outputs)`, shares only its layers with the
     # ViT. `anatomy` reads them from the first block.
+
+    is_repeated: ClassVar[bool] = True  # in a model, with other values
 
     def __init__(self, *args: Any, preprocessing: Any = None, around: Any = (), **kwargs: Any):
         super().__init__(*args, **kwargs)

@@ -11,9 +11,11 @@ from keras import ops
 
 from ..resampling import resampling_matrix
 from . import GOOGLE, Preprocessing
-from .pixels import gray
+from .pixels import gray, preprocess_inputs
 
 __all__ = ["InferenceMode", "Preprocess"]
+
+keras.saving.register_keras_serializable("vit_keras")(preprocess_inputs)  # for Lambda(preprocess_inputs) in a model
 
 
 @keras.saving.register_keras_serializable("vit_keras")

@@ -40,7 +40,7 @@ TOKENIZERS = (
 )
 """The files of a tokenizer, in the order of the search."""
 
-_SETTINGS = ("config.json", "open_clip_config.json", "preprocessor_config.json")
+_SETTINGS = ("config.json", "open_clip_config.json", "processor_config.json", "preprocessor_config.json")
 _OF_TOKENIZER = ("tokenizer_config.json", "special_tokens_map.json")
 
 

@@ -12,14 +12,13 @@ import numpy as np
 from .._internal.bounds import about
 from ..checkpoints import open_clip_json
 from ..checkpoints.architecture import heads_of
-from ..checkpoints.families import keras_files, rules
+from ..checkpoints.families import rules
 from ..checkpoints.families.rules import POSITIONS
 from ..checkpoints.families.text import BIG_VISION, CLIP, CLIP_VOCABULARY, OPEN_CLIP, SIGLIP, TEXT_FAMILIES
 from ..checkpoints.hints import naming, neighbor
 from ..checkpoints.locate import fetch
-from ..checkpoints.readers import open_weights
 from ..checkpoints.transformers_models import activation, check
-from ..checkpoints.weights import without_wrapper
+from ..checkpoints.weights import open_network
 from .config import TextConfig
 
 __all__ = ["LOGITS", "SETTINGS", "TextWeights"]
@@ -46,7 +45,7 @@ class TextWeights(Mapping[str, Any]):
     def __init__(self, weights: str | os.PathLike[str], *, strict: bool = True, key: str | None = None, **fields: Any):
         path = os.path.expanduser(fetch(weights))
         with about(path):
-            self.reader: Any = without_wrapper(keras_files.readable(open_weights(path, key)), TEXT_FAMILIES)
+            self.reader: Any = open_network(path, key, TEXT_FAMILIES)
         self.path: Path = Path(self.reader.path)
         with naming(self.path, "text tower"):
             self.family: rules.Family = _family(self.reader)

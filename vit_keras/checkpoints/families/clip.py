@@ -42,7 +42,7 @@ OPEN_CLIP = Family(
         *norm("ln_post", "Transformer/encoder_norm"),
         *array("proj", "head/kernel"),
     ),
-    ignored=(
+    others=(
         "transformer.*",
         "text.*",
         "token_embedding.*",

@@ -13,7 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from .google import BIG_VISION, GOOGLE, MIXER
 from .rules import AS_IS, ATTENTION, BLOCK, MLP, POSITIONS, Family, Op, Rule, array
+from .timm import ROPE_VIT, TIMM
+from .vit_pytorch import VIT
+
+IN_TORCH = "_torch_params"
+"""What Keras puts before the path of a variable in PyTorch's state dicts."""
 
 _PROJECTIONS = (("query", "query_dense"), ("key", "key_dense"), ("value", "value_dense"), ("out", "combine_heads"))
 
@@ -26,8 +32,11 @@ class Renamed(Mapping[str, Any]):
     path: Any
     reader: Any
 
-    def __init__(self, reader: Any, names: dict[str, str], transposed: frozenset[str] = frozenset()):
-        self.reader, self.path, self.format, self.metadata = reader, reader.path, reader.format, reader.metadata
+    def __init__(
+        self, reader: Any, names: dict[str, str], transposed: frozenset[str] = frozenset(), metadata: Any = None
+    ):
+        self.reader, self.path, self.format = reader, reader.path, reader.format
+        self.metadata = reader.metadata if metadata is None else metadata
         self._names, self._transposed = names, transposed
 
     def _order(self, name: str, ndim: int) -> tuple[int, ...]:
@@ -70,6 +79,8 @@ def readable(reader: Any) -> Any:
         return Renamed(reader, names, frozenset(transposed))
     if reader.format == "h5":
         return Renamed(reader, {_unslashed(name): name for name in reader})
+    if any(f"{IN_TORCH}." in name for name in reader):
+        return Renamed(reader, {name.replace(f"{IN_TORCH}.", f"{IN_TORCH}:", 1): name for name in reader})
     return reader
 
 
@@ -186,33 +197,41 @@ def _named(source: str, target: str, *leaves: tuple[str, str]) -> tuple[Rule, ..
 
 
 _NAMED_DENSE, _NAMED_NORM = (("kernel", "kernel"), ("bias", "bias")), (("gamma", "scale"), ("beta", "bias"))
-_NAMED = "Transformer_encoderblock_{i}"
+_TOKENS = {"cls": "class_token/cls", "dist": "distillation_token/cls", "registers": "register_tokens/registers"}
+_CANONICAL = {
+    target: None
+    for family in (GOOGLE, BIG_VISION, MIXER, TIMM, ROPE_VIT, VIT)
+    for rule in family.rules
+    for target in rule.targets
+    if target and "+1" not in target
+}
+
+
+def _path(name: str) -> str:
+    """Return the path in a model of this package of the variable with a canonical name."""
+    name = re.sub(r"^(block\{s\})/", r"\1_", _TOKENS.get(name, name).replace("Transformer/", "Transformer_", 1))
+    layer, _, leaf = name.rpartition("/")
+    has_scale = f"{layer.replace('Transformer_', 'Transformer/', 1).replace('}_unit', '}/unit')}/scale" in _CANONICAL
+    return f"{layer}/{ {'scale': 'gamma', 'bias': 'beta'}.get(leaf, leaf) if has_scale else leaf }"
+
 
 KERAS_H5 = Family(
     name="keras-h5",
     title="Keras' older .h5, of vit-keras 0.x",
     detect=("embedding/kernel", "Transformer_posembed_input/pos_embedding"),
-    rules=(
-        *_named("embedding", "embedding", *_NAMED_DENSE),
-        *array("class_token/cls", "cls"),
-        *array("Transformer_posembed_input/pos_embedding", POSITIONS),
-        *_named(f"{_NAMED}/LayerNorm_0", f"{BLOCK}/LayerNorm_0", *_NAMED_NORM),
-        *(
-            rule
-            for name, _ in _PROJECTIONS
-            for rule in _named(f"{_NAMED}/MultiHeadDotProductAttention_1/{name}", f"{ATTENTION}/{name}", *_NAMED_DENSE)
-        ),
-        *_named(f"{_NAMED}/LayerNorm_2", f"{BLOCK}/LayerNorm_2", *_NAMED_NORM),
-        *_named(f"{_NAMED}/MlpBlock_3/Dense_0", f"{MLP}/Dense_0", *_NAMED_DENSE),
-        *_named(f"{_NAMED}/MlpBlock_3/Dense_1", f"{MLP}/Dense_1", *_NAMED_DENSE),
-        *_named("Transformer_encoder_norm", "Transformer/encoder_norm", *_NAMED_NORM),
-        *_named("pre_logits", "pre_logits", *_NAMED_DENSE),
-        *_named("head", "head", *_NAMED_DENSE),
-    ),
+    rules=tuple(Rule(_path(name), (name,)) for name in _CANONICAL),
     ignored=("optimizer/*", "*seed_generator*", "*/iterations*"),
     config={"mlp_activation": "gelu", "position_prefix": True},
     heads=KERAS.heads,
     suffix=None,
+)
+KERAS_TORCH = dataclasses.replace(
+    KERAS_H5,
+    name="keras-torch",
+    title="the state dict of a model of this package on PyTorch",
+    detect=(f"{IN_TORCH}:embedding/kernel", f"{IN_TORCH}:Transformer_encoderblock_0/LayerNorm_0/gamma"),
+    rules=tuple(dataclasses.replace(rule, source=f"{IN_TORCH}:{rule.source}") for rule in KERAS_H5.rules),
+    config={},
 )
 
 # Several layers side by side: (in, query + key + value).
@@ -264,4 +283,4 @@ KECAM_GAP = dataclasses.replace(
     ),
 )
 
-FAMILIES = (KERAS, KERAS_H5, KECAM, KECAM_GAP)
+FAMILIES = (KERAS, KERAS_TORCH, KERAS_H5, KECAM, KECAM_GAP)

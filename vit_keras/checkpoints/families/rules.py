@@ -161,6 +161,7 @@ class Family:
         outer: Rules for names outside of the common prefix.
         written_prefix: The common prefix that written files have; any prefix is read.
         ignored: Patterns (`*` for anything) of names that are known and no part of the model.
+        others: The same for names outside of the common prefix.
         config: Fields of `ViTConfig` that neither names nor shapes show.
         choices: Fields that nothing in a file shows, and their possible values. The user, the registry or a
             `config.json` must name one.
@@ -187,6 +188,7 @@ class Family:
     outer: tuple[Rule, ...] = ()
     written_prefix: str = ""
     ignored: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
     config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     choices: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
     heads: Mapping[int, int] = dataclasses.field(default_factory=dict)
@@ -200,6 +202,10 @@ class Family:
 
     def prefix(self, names: Iterable[str], *, marked: bool = False) -> str | None:
         """Return the common prefix of a file's names, or `None` if it is of another family or lacks `marks`."""
+        return min(self.prefixes(names, marked=marked), key=lambda p: (len(p), p), default=None)
+
+    def prefixes(self, names: Iterable[str], *, marked: bool = False) -> list[str]:
+        """Return all prefixes behind which a file has this family's names."""
         names = set(names)
         found = []
         marks = self.marks if marked else ()
@@ -213,7 +219,7 @@ class Family:
                 and all(any({n, prefix + n} & names for n in alternatives.split("|")) for alternatives in marks)
                 and not any(prefix + name in names for name in self.absent)
             ]
-        return min(found, key=lambda p: (len(p), p), default=None)
+        return found
 
 
 def detect(
@@ -295,7 +301,7 @@ def bind(family: Family, names: Iterable[str], shape_of: Callable[[str], tuple[i
         return lambda name: shape_of(start + name) if start + name in known else None
 
     inner, outer = _by_form((*family.rules, *family.outer)), _by_form(family.outer)
-    ignored_patterns = [re.compile(re.escape(p).replace(r"\*", ".*")) for p in family.ignored]
+    ignored_patterns = [re.compile(re.escape(p).replace(r"\*", ".*")) for p in (*family.ignored, *family.others)]
     parts: dict[str, Part] = {}
     doubled, ignored, unknown, shared = [], [], [], []
     told: dict[str, Any] = {}
@@ -314,7 +320,8 @@ def bind(family: Family, names: Iterable[str], shape_of: Callable[[str], tuple[i
             if match and (rule.when is None or rule.when(shapes)):
                 break
         else:
-            dropped = any(p.fullmatch(stem) for p in ignored_patterns)
+            patterns = ignored_patterns[: len(family.ignored) if inside else None]
+            dropped = any(p.fullmatch(stem) for p in patterns)
             (ignored if dropped or 0 in shape_of(name) else unknown).append(name)
             continue
         if 0 in shape_of(name):  # no registers, say

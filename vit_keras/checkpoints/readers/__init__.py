@@ -18,7 +18,7 @@ from .base import LIMIT_TEXT, Reader, Stored
 from .hdf5 import HDF5Reader, KerasReader, PresetReader
 from .safetensors import SafetensorsReader
 from .sharded import ShardedReader
-from .sniff import Kind, kind_of
+from .sniff import Kind, is_of_keras_2, keras_2_only, kind_of
 from .torch import TorchReader
 
 __all__ = [
@@ -70,6 +70,8 @@ def open_weights(path: str | os.PathLike[str], key: str | None = None) -> Reader
     # head are read. `key` is a state dict in a PyTorch file with several (dots go deeper: "state_dict.student"); `None`
     # is the usual one, and `reader.metadata["keys"]` lists all.
     path = Path(path)
+    if is_of_keras_2(path):
+        raise ValueError(keras_2_only(path))
     if os.path.isdir(path):
         file = _in_folder(path)
         has_head = file.name.startswith("model.weights.") and os.path.isfile(path / PresetReader.HEAD)
@@ -87,8 +89,6 @@ def open_weights(path: str | os.PathLike[str], key: str | None = None) -> Reader
         raise ValueError(f"{path} is {kind.words}. Supported formats: {_FORMATS}.{see('file-refused')}")
     if reader is TorchReader:
         return TorchReader(path, key)
-    if key is not None:
-        raise ValueError(f"{path} is {kind.words}, which has no state dicts to choose from. Omit key={key!r}.")
     return reader(path)
 
 
@@ -98,6 +98,11 @@ def _in_folder(folder: Path) -> Path:
             return folder / name
     if all(os.path.isfile(folder / name) for name in _OF_A_PRESET):
         return folder / _OF_A_PRESET[0]
+    if os.path.isfile(folder / "adapter_config.json"):
+        raise ValueError(
+            f"{folder} holds a low-rank adapter of PEFT, not a model. Merge it with PEFT, and save the whole: "
+            "model.merge_and_unload().save_pretrained(folder)."
+        )
     files = sorted(p for p in folder.iterdir() if p.suffix in SUFFIXES and os.path.isfile(p))
     if len(files) == 1:
         return files[0]
@@ -106,6 +111,9 @@ def _in_folder(folder: Path) -> Path:
         raise ValueError(f"{folder} holds several files of weights. Pass the path of one: {names}.")
     if os.path.isfile(folder / "saved_model.pb"):
         raise ValueError(_exported(folder))
+    inner = sorted(p.parent.name for name in _IN_A_FOLDER for p in folder.glob(f"*/{name}"))
+    if inner:
+        raise FileNotFoundError(f"{folder} holds no file of weights, but these folders in it do: {', '.join(inner)}.")
     names = sorted(p.name for p in folder.iterdir())
     held = ", ".join(names[:5] + ["…"] * (len(names) > 5)) or "nothing"
     raise FileNotFoundError(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import enum
 import os
+import re
 
-__all__ = ["Kind", "kind_of", "sniff"]
+__all__ = ["Kind", "is_of_keras_2", "keras_2_only", "kind_of", "sniff"]
 
 
 class Kind(enum.Enum):
@@ -69,3 +70,19 @@ def kind_of(path: str | os.PathLike[str]) -> Kind:
         raise FileNotFoundError(f"There is no file of weights at {path}.")
     with open(path, "rb") as file:
         return sniff(file.read(512))
+
+
+def is_of_keras_2(path: str | os.PathLike[str]) -> bool:
+    """Return whether a path is a SavedModel folder of Keras 2, or a file of a checkpoint of TensorFlow."""
+    if os.path.isdir(path):
+        return os.path.isfile(os.path.join(path, "keras_metadata.pb"))
+    prefix = re.sub(r"\.(index|data-\d{5}-of-\d{5})$", "", os.fspath(path))
+    return os.path.isfile(f"{prefix}.index") and not os.path.isdir(prefix)
+
+
+def keras_2_only(path: str | os.PathLike[str]) -> str:
+    """Return why a file of `is_of_keras_2` is not opened."""
+    return (
+        f"{path} is in a format that only Keras 2 and TensorFlow read. Open it where it was written, and save it as "
+        'one file: model.save("model.h5").'
+    )
