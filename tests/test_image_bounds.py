@@ -18,7 +18,7 @@ from support import one_at_a_time, peak_memory
 from vit_keras import resampling, vit
 from vit_keras.preprocess import PRESETS, Preprocessing, images
 from vit_keras.visualize import record
-from vit_keras.visualize.pictures import MAX_DRAWN, no_larger
+from vit_keras.visualize.pictures import MAX_DRAWN, ModelInputs
 
 MB = 1 << 20
 on_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc/self")
@@ -72,9 +72,9 @@ def test_a_narrow_image_that_would_become_huge_is_refused_by_name(preset, size):
 
 
 def test_a_drawn_photograph_has_at_most_a_stated_size():
-    photograph = np.zeros((3000, 4000, 3), "uint8")
-    assert no_larger(photograph).shape == (1536, MAX_DRAWN, 3)
-    assert no_larger(photograph[:50, :70]).shape == (50, 70, 3)
+    inputs = ModelInputs(vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2))
+    _, (large, small) = inputs([np.zeros((3000, 4000, 3), "uint8"), np.zeros((50, 70, 3), "uint8")])
+    assert large.shape == (1536, MAX_DRAWN, 3) and small.shape == (50, 70, 3)
 
 
 @on_linux

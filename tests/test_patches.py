@@ -28,7 +28,7 @@ NO_PATCHES = {
     "cli.options: setattr(namespace, self.dest, values[0] if len(values) == 1 else values)": "an argparse action",
     "cli.console: warnings.showwarning": "Python's documented way to show warnings otherwise",
     "export: sys.modules[__name__].__class__": "a module of this package",
-    "layers._base: setattr(part, self.attribute, value)": "a layer of this package",
+    "layers._base: setattr(layer, name, value)": "a setting of a copy, which its model had",
     "layers._base: cls.compute_output_spec": "a subclass of a class of this package",
 }
 """Assignments that look like patches, and why they are not."""

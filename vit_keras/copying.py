@@ -9,7 +9,7 @@ import keras
 from .anatomy.around import alone, last_layer_of
 from .anatomy.parts import keeper
 from .backend.keras_internals import flat_layers, input_structure, run_rest
-from .layers._base import change_setting, setting
+from .layers._base import as_json, change_setting
 from .preprocess.layer import Preprocess
 
 _OPTIONS = {
@@ -33,9 +33,10 @@ def keep_settings(vit: keras.Model, new: keras.Model, options: Any) -> None:
         ours, theirs = flat_layers(layer), flat_layers(by_name[layer.name]) if layer.name in by_name else []
         for our, their in zip(ours, theirs) if len(ours) == len(theirs) else ():
             for name in names:
-                both = hasattr(our, name) and hasattr(their, name)
-                if both and setting(our, name) != setting(their, name):
-                    change_setting(our, name, getattr(their, name))
+                now = getattr(our, name, None)
+                then = getattr(their, name, now)
+                if now != then and as_json(now) != as_json(then):
+                    change_setting(our, name, then)
 
 
 def with_vit(model: keras.Model, vit: keras.Model, new: keras.Model) -> keras.Model:

@@ -119,6 +119,8 @@ def test_drawn_pictures():
         np.testing.assert_allclose(plan.preprocessing.normalize(uint8), inputs, atol=1e-6)
     with pytest.raises(ValueError, match="check="):
         check_images(plan, [])
+    anything = Plan.of(tiny(image_size=None, position_grid=(2, 2)))  # refuses incomplete patches
+    assert all(anything.model(image).shape for image in model_inputs(anything, check_images(anything, True)))
 
 
 def test_one_picture_and_what_is_none(tmp_path):

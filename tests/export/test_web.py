@@ -120,7 +120,7 @@ MODELS = {
     "patches": lambda: tiny(pooling="gap", registers=2),
     "two": lambda: tiny(pooling="token+dist", distillation_token=True),
     "wide": lambda: tiny(image_size=(32, 64), patch_size=(16, 8)),
-    "narrow": lambda: tiny(image_size=None, position_grid=(2, 2)),
+    "narrow": lambda: tiny(image_size=None, position_grid=(2, 2), drop_remainder=True),
 }
 
 

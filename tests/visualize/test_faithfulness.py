@@ -18,7 +18,6 @@ from vit_keras.visualize.faithfulness import (
     grid_pointing_game,
     masked_pass,
     randomization_check,
-    removal,
     spearman,
 )
 from vit_keras.visualize.faithfulness.case import Case
@@ -186,33 +185,14 @@ def test_probabilities_of_a_model_that_ends_in_them_are_taken_as_they_are(tiny):
 def test_pixels_are_replaced_patch_by_patch(tiny):
     image = noise(1, 32, 32, 3)
     ranks = np.arange(16.0).reshape(1, 4, 4)  # the last row of patches is the highest
-    without = image.copy()
-    without[:, 24:] = 60
-    options = {"metric": "pixel", "target": 3, "fractions": [0.25], "baseline": 60}
-    result = evaluate_maps(tiny, image, {"ranks": lambda model, images: ranks}, **options)
-    expected = keras.ops.softmax(tiny(vit.preprocess_inputs(without)))[0, 3]
-    assert abs(result.deletion[0, 0] - array(expected)) < 1e-6  # float32
-    without = image.copy()
-    without[:, :8] = 60
-    expected = keras.ops.softmax(tiny(vit.preprocess_inputs(without)))[0, 3]
-    assert abs(result.insertion[0, 0] - array(expected)) < 1e-6  # float32
-
-
-def test_baselines():
-    pictures = noise(2, 32, 48, 3)
-    mean = removal._filler(pictures, "mean", (4, 6))
-    np.testing.assert_allclose(np.broadcast_to(mean, pictures.shape).mean(axis=(1, 2)), pictures.mean(axis=(1, 2)))
-    blurred = removal._filler(pictures, "blur", (4, 6))
-    assert blurred.shape == pictures.shape and blurred.std() < 0.2 * pictures.std()
-    flat = np.full((1, 32, 48, 3), 7, "uint8")
-    np.testing.assert_allclose(removal._filler(flat, "blur", (4, 6)), 7, rtol=1e-12)  # float64
-    point = np.zeros((1, 33, 33, 1), "uint8")
-    point[0, 16, 16] = 255
-    spread = removal._filler(point, "blur", (11, 11))[0, :, :, 0]  # a standard deviation of 3 pixels
-    assert abs(spread[16, 19] / spread[16, 16] - math.exp(-0.5)) < 1e-4  # the edges are 5 standard deviations away
-    for bad in ("grey", [1, 2], -1, 256, None):
-        with pytest.raises(ValueError, match="baseline"):
-            removal._filler(pictures, bad, (4, 6))
+    result = evaluate_maps(
+        tiny, image, {"ranks": lambda model, images: ranks}, metric="pixel", target=3, fractions=[0.25]
+    )
+    for rows, found in ((slice(24, 32), result.deletion), (slice(0, 8), result.insertion)):
+        without = image.astype("float64")
+        without[:, rows] = image.mean(axis=(1, 2), keepdims=True)
+        expected = keras.ops.softmax(tiny(vit.preprocess_inputs(without)))[0, 3]
+        assert abs(found[0, 0] - array(expected)) < 1e-6  # float32
 
 
 @pytest.fixture(scope="module")
@@ -235,7 +215,6 @@ def test_the_table_says_what_the_arrays_say(result):
     assert len(lines) == 6 and "20%, 60%" in lines[0] and "4 images" in lines[0]
     assert lines[1].index("gap") == lines[3].index(f"{rows[1]['gap']:.3f}") + 5 - len("gap")  # aligned at the right
     assert f"{rows[1]['gain']:+.3f} ± {rows[1]['error']:.3f}" in lines[3]
-    assert json.loads(json.dumps(result.to_dict()))["rows"][3]["method"] == "random"
 
 
 def test_it_is_the_same_again_and_random_maps_follow_the_seed(tiny, result):
@@ -246,13 +225,10 @@ def test_it_is_the_same_again_and_random_maps_follow_the_seed(tiny, result):
     assert np.abs(other.deletion_curves[-1] - result.deletion_curves[-1]).max() > 1e-4
 
 
-def test_the_size_of_the_batch_and_the_reference_do_not_change_the_numbers(tiny, result):
+def test_the_size_of_the_batch_does_not_change_the_numbers(tiny, result):
     methods = ["rollout", "alti", "relevance"]
-    other = evaluate_maps(tiny, noise(4, 32, 32, 3), methods, fractions=(0.2, 0.6), batch_size=3, reference="random")
+    other = evaluate_maps(tiny, noise(4, 32, 32, 3), methods, fractions=(0.2, 0.6), batch_size=3)
     np.testing.assert_allclose(other.gap, result.gap, rtol=0, atol=1e-5)  # float32 sums of other lengths
-    assert other.rows()[3]["gain"] is None and other.rows()[0]["gain"] == pytest.approx(
-        (result.gap[0] - result.gap[3]).mean(), abs=1e-5
-    )
 
 
 def test_methods_may_be_functions_and_maps_of_pixels(tiny):
@@ -312,7 +288,6 @@ def test_a_model_without_classes_is_evaluated_by_its_features_and_by_a_function(
         ({"methods": {"mine": lambda m, x: np.ones((1, 3, 3))}}, ValueError, r"Received: \(1, 3, 3\)"),
         ({"methods": {"mine": lambda m, x: np.full((1, 4, 4), np.nan)}}, ValueError, "not finite"),
         ({"fractions": [0, 0.5]}, ValueError, "fractions must be .* between 0 and 1"),
-        ({"reference": "alti"}, ValueError, "reference .*'rollout', 'random'"),
         ({"target": 10}, ValueError, "classes 0 to 9. Received: 10"),
         ({"target": [1, 2]}, ValueError, "1 images and 2 targets"),
         ({"target": 1.5}, TypeError, "A class is a number"),
@@ -448,7 +423,7 @@ def test_by_default_a_picture_is_of_the_class_that_the_model_predicts(trained):
     result = grid_pointing_game(model, images, "rollout")
     predicted = array(model(vit.preprocess_inputs(images))).argmax(axis=1)
     np.testing.assert_array_equal(result.target, predicted[result.pictures])
-    assert "chance 0.250" in str(result) and result.to_dict()["targets"] == result.target.size
+    assert "chance 0.250" in str(result)
 
 
 @pytest.mark.parametrize(
@@ -456,7 +431,7 @@ def test_by_default_a_picture_is_of_the_class_that_the_model_predicts(trained):
     [
         ({"classes": [0] * 8 + [1] * 8}, "Received: 16 of 2 classes"),
         ({"tiles": 1}, "two or more"),
-        ({"grid": (1, 9)}, "different classes"),
+        ({"tiles": (1, 9)}, "different classes"),
         ({"classes": 4}, "classes 0 to 3"),
         ({"mosaics": 0}, "mosaics must be 1 or more"),
     ],
@@ -490,7 +465,7 @@ def test_a_map_of_trained_weights_does_not_survive_them(trained):
     assert result.correlation.shape == (4, 4) and result.maps.shape == (5, 4, 8, 8)
     assert result.rows()[-1]["correlation"] < 0.4
     assert all(np.array_equal(a, array(b)) for a, b in zip(before, model.weights))
-    assert "block 1" in str(result) and json.dumps(result.to_dict())
+    assert "block 1" in str(result)
     classes = result.maps[0]
     relevance = visualize.attention_map(model, images[:4], method="relevance", return_map=True)
     np.testing.assert_allclose(classes, relevance, rtol=0, atol=1e-6 * np.abs(relevance).max())

@@ -17,14 +17,12 @@ def brightest(picture, grid):
 # ------------------------------------------------------------------- colours --
 
 
-@pytest.mark.parametrize("name", ["inferno", "viridis", "cividis", "magma", "turbo"])
+@pytest.mark.parametrize("name", ["inferno", "viridis", "magma"])
 def test_a_colour_table_is_matplotlibs(name):
     matplotlib = pytest.importorskip("matplotlib")
     values = np.linspace(0, 1, 256)
     expected = 255 * matplotlib.colormaps[name](values)[:, :3]
-    # Every fifth colour is kept: 1.2 levels off in between, and 3.9 at cividis' one kink.
-    limit = 4 if name == "cividis" else 1.25
-    np.testing.assert_allclose(colors.color(values, name), expected, rtol=0, atol=limit)
+    np.testing.assert_allclose(colors.color(values, name), expected, rtol=0, atol=1.25)  # every fifth color is kept
 
 
 @pytest.mark.parametrize("as_bytes", [False, True])
@@ -102,7 +100,7 @@ def test_all_kinds_of_images_look_alike():
         (np.zeros(6), {}, r"Received: \(6,\)"),
         (np.zeros((0, 6)), {}, r"Received: \(0, 6\)"),
         ("heat", {}, "arrays of numbers. Received: str"),
-        (np.eye(3), {"cmap": "jet"}, "cmap .*inferno, viridis.*'jet'"),
+        (np.eye(3), {"cmap": "jett"}, "cmap .*'jet'.*'jett'"),
         (np.eye(3), {"cmap": 3}, "a name or a function. Received: int"),
         (np.eye(3), {"cmap": lambda v: v}, r"\(..., 3\) or \(..., 4\).*\(60, 120\)"),
         (np.eye(3), {"alpha": 1.5}, r"alpha must be in \[0, 1\]. Received: 1.5"),

@@ -179,6 +179,9 @@ def test_a_model_of_any_size_takes_images_of_one_size_at_a_time():
     assert visualize.attention_map(model, two[1:] * 2, return_map=True).shape == (2, 2, 8)
     resized = keras.Sequential([keras.Input((None, None, 3)), keras.layers.Resizing(32, 48), tiny()])
     assert visualize.attention_map(resized, two, return_map=True).shape == (2, 4, 6)  # the ViT sees one size
+    photograph = noise(19, 45, 3)  # no whole patches, which the model refuses
+    assert visualize.attention_map(model, photograph).shape == (19, 45, 3)
+    assert visualize.record(model, photograph).grid == (2, 6)
 
 
 # ----------------------------------------------------------------- gradients --

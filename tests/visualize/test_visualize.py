@@ -492,7 +492,7 @@ def test_one_outlier_does_not_darken_the_rest():
     image = grey_image(140, 140, level=60)
     column = slice(133, 138)  # where the map is 1, but for the outlier the highest there is
     robust = warmth(visualize.overlay(image, heat))[70:, column].mean()
-    plain = warmth(visualize.overlay(image, heat, percentile=100))[70:, column].mean()
+    plain = warmth(visualize.overlay(image, heat, clip=100))[70:, column].mean()
     heat[0, 0] = 0
     alone = warmth(visualize.overlay(image, heat))[70:, column].mean()
     assert robust > 0.9 * alone  # as if the outlier were not there

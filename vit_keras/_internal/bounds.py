@@ -30,6 +30,7 @@ __all__ = [
     "shortened",
     "too_many",
     "too_much",
+    "whole_patches",
 ]
 
 LIMIT_ARRAYS = 5_000
@@ -132,5 +133,11 @@ def not_divisible(image_size: tuple[int, int], stride: tuple[int, int]) -> str:
             nearest.append(f"{axis} {' or '.join(map(str, sorted({below, above}, key=lambda n, s=size: abs(n - s))))}")
     return (
         f"image_size={image_size} is not a whole number of patches of {stride} pixels; nearest: {', '.join(nearest)}. "
-        "Or pass drop_remainder=True to ignore the rest, as the reference implementation does."
+        "A model that is built with drop_remainder=True ignores the rest, as the reference implementation does."
     )
+
+
+def whole_patches(image_size: tuple[int, int], stride: tuple[int, int]) -> tuple[int, int]:
+    """Return the nearest size that is a whole number of patches."""
+    height, width = (max(1, round(size / patch)) * patch for size, patch in zip(image_size, stride))
+    return height, width

@@ -6,7 +6,6 @@ Without a terminal, there is a line every few seconds instead.
 from __future__ import annotations
 
 import contextlib
-import html
 import sys
 import threading
 import time
@@ -75,6 +74,8 @@ def _lines(name: str, total: int | None, unit: str, start: int) -> Iterator[Call
 @contextlib.contextmanager
 def _inline(name: str, total: int | None, unit: str, start: int) -> Iterator[Callable[[int], None]]:
     """Draw a bar below a cell of a notebook: one output, which is replaced a few times a second."""
+    import html
+
     from IPython.display import HTML, display
 
     last = start

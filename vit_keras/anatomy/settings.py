@@ -82,8 +82,8 @@ def check_config(vit: keras.Model) -> None:
     for field, values in _fields(vit).items():
         if field not in _RATES and (len(values) > 1 or callable(values[0])):
             raise ValueError(
-                f"A file of weights holds one {field} that has a name. The layers of the model {vit.name!r} have "
-                f"{', '.join(f'{value!r:.100}' for value in values)}. {remedy}"
+                f"A file of weights holds one {field} for all layers, by its name. The layers of the model "
+                f"{vit.name!r} have {', '.join(f'{value!r:.100}' for value in values)}. {remedy}"
             )
     for layer in vit.layers:
         if isinstance(layer, layers.ExtractToken) and layer.index != (layer.name == "ExtractDistillationToken"):

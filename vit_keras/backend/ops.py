@@ -16,6 +16,7 @@ from . import products
 from .direct import give_up
 from .keras_internals import values_of
 
+
 def __getattr__(name: str) -> Any:
     return getattr(keras.ops, name)  # looked up at each call: the trace of an export replaces these functions
 

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from .._internal.bounds import whole_patches
 from .._internal.validate import expanded, received
 from ..anatomy.inputs import batch_preprocessing_of, preprocessing_of
+from ..anatomy.parts import find_vit
 from ..preprocess import Preprocessing
 from ..preprocess.images import decode, orientation, read
 from ..training.data.folder import images_in
@@ -57,6 +59,9 @@ def drawn(plan: Plan) -> list[np.ndarray]:
     channels = plan.image_shape[3]
     height, width = unresized(plan) or (224, 224)
     sizes = [*[(height, width)] * 4, (height + 37, width * 2 + 5), (max(height // 2, 8), width), (64, 256), (32, 32)]
+    config = getattr(find_vit(plan.model), "config", None)
+    if config is not None and not config.drop_remainder and unresized(plan) is None:
+        sizes = [whole_patches(size, config.stride) for size in sizes]
     return [_draw(number, *size, channels) for number, size in enumerate(sizes)]
 
 

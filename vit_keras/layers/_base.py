@@ -243,7 +243,7 @@ class Composite(Layer):
                     f"A layer inside of {self.name!r} was replaced by another, which no configuration describes. Put "
                     "it back before you copy or save the layer."
                 )
-            inside = [[*at, value] for at, value in now.items() if before.get(at, value) != value]
+            inside = [[*at, as_json(value)] for at, value in now.items() if before.get(at, value) != value]
         changed = {"dense": [*dense] if any(dense) else [], "frozen": [*frozen], "inside": inside}
         return {**super().get_config(), **{name: value for name, value in changed.items() if value}}
 
@@ -255,19 +255,19 @@ SETTINGS = ("activation", "epsilon", "rate")
 def _settings(layer: keras.layers.Layer) -> dict[tuple[int, str], Any]:
     """Return the settings of the layers inside a layer, by their number and the name of the setting."""
     inside = [*enumerate(flat_layers(layer))][1:]
-    return {(n, name): setting(part, name) for n, part in inside for name in SETTINGS if hasattr(part, name)}
+    return {(n, name): getattr(part, name) for n, part in inside for name in SETTINGS if hasattr(part, name)}
 
 
-def setting(layer: keras.layers.Layer, name: str) -> Any:
-    """Return a setting of a layer as plain JSON."""
-    value = getattr(layer, name)
+def as_json(value: Any) -> Any:
+    """Return a setting as plain JSON. With a function, Keras imports TensorFlow, so that `build` does not ask."""
     return keras.activations.serialize(value) if callable(value) else value
 
 
 def change_setting(layer: keras.layers.Layer, name: str, value: Any) -> None:
     """Change a setting of a layer that may be built."""
-    is_text = isinstance(getattr(layer, name), str)  # the activation of an MLP, which knows more names than Keras
-    setattr(layer, name, keras.activations.get(value) if name == "activation" and not is_text else value)
+    if name == "activation" and not isinstance(getattr(layer, name), str):  # an MLP knows more names than Keras
+        value = keras.activations.get(value)
+    setattr(layer, name, value)
     if name == "rate" and value:
         add_seed_generator(layer)
 

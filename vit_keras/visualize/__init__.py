@@ -17,7 +17,6 @@ _START_HERE = {
     "explorer": "explore",
     "record": "recorder",
     "record_packed": "packed",
-    "AttentionMapCallback": "callback",
     "animate": "animation",
     "overlay": "overlays",
     "plot_maps": "figures",

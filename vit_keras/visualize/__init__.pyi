@@ -2,7 +2,6 @@
 from . import analysis as analysis
 from . import animation as animation
 from . import attention as attention
-from . import callback as callback
 from . import colors as colors
 from . import explore as explore
 from . import faithfulness as faithfulness
@@ -30,7 +29,6 @@ from .analysis import token_pca as token_pca
 from .animation import animate as animate
 from .attention import all_maps as all_maps
 from .attention import attention_map as attention_map
-from .callback import AttentionMapCallback as AttentionMapCallback
 from .explore import AttentionExplorer as AttentionExplorer
 from .explore import explorer as explorer
 from .faithfulness import GridPointing as GridPointing

@@ -7,17 +7,17 @@ import io
 import itertools
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageChops, ImageDraw, ImageFont, ImageStat
+from PIL import Image, ImageDraw, ImageFont
 
 from .._internal.atomic import complete
 from .._internal.validate import expanded, one_of, positive_integer
-from .figures import Look, look_of, of_one_image, sized
+from .figures import Look, look_of, of_one_image
 from .options import check_options, parameters_of
-from .overlays import as_picture
+from .overlays import as_picture, in_size
 
 __all__ = ["animate"]
 
@@ -36,8 +36,7 @@ def animate(
 ) -> Any:
     """Make an animated GIF of a recording or of ready frames.
 
-    Frames share one palette, so that what does not move does not flicker. A frame that the palette does not fit, as
-    after a cut, brings a new one.
+    Frames share one palette, so that what does not move does not flicker.
 
     Args:
         frames: A recording with attention; or frames of one size, an iterable of whatever `overlay` takes as an image.
@@ -68,29 +67,27 @@ def animate(
     size = None if size is None else positive_integer(size, "size")
     if hasattr(frames, "attention"):
         frames = _recorded_frames(of_one_image(frames, image), over, size or _SIZE, look_of(look, animate))
-        common = _palette([Image.fromarray(frame) for frame in frames])
     elif isinstance(frames, (str, bytes, os.PathLike, Image.Image)) or not isinstance(frames, Iterable):
         raise ValueError(f"frames must be a recording or an iterable of images. Received: {type(frames).__name__}")
     else:
         check_options(look, parameters_of(animate, without=("look",)), "animate, for ready frames,")
-        frames = (sized(as_picture(frame), size) if size else as_picture(frame) for frame in frames)
-        common = None
+        frames = (in_size(as_picture(frame), size) if size else as_picture(frame) for frame in frames)
     if path is None:
         file = io.BytesIO()
-        _write_gif(file, frames, fps, common)
+        _write_gif(file, frames, fps)
         return file.getvalue()
     target = expanded(path)
     if target.suffix.lower() != ".gif":
         raise ValueError(f"An animation is a GIF; the name must end in .gif. Received: {path}")
     with complete(target) as part, part.open("wb") as file:
-        _write_gif(file, frames, fps, common)
+        _write_gif(file, frames, fps)
     return path
 
 
 def _recorded_frames(recording: Any, over: str, size: int, look: Look) -> list[np.ndarray]:
     from .maps import attention_rollout
 
-    pixels = sized(recording.images[0], size)
+    pixels = in_size(recording.images[0], size)
     how = {} if recording.head_fusion is None else {"head_fusion": recording.head_fusion}
     if one_of(over, "over", ("layers", "discard")) == "layers":
         depths = range(1, len(recording.layers) + 1)
@@ -122,48 +119,28 @@ def _caption_width(text: str) -> int:
     return math.ceil(ImageDraw.Draw(Image.new("1", (1, 1))).textlength(text, font=_FONT)) + 12
 
 
-def caption_font(size: int) -> Any:
-    """Return Pillow's own font."""
-    try:
-        return ImageFont.load_default(size)
-    except (TypeError, ImportError):  # Pillow before 10.1, or without FreeType: its bitmap font
-        return ImageFont.load_default()
+try:
+    _FONT: Any = ImageFont.load_default(13)
+except (TypeError, ImportError):  # Pillow before 10.1, or without FreeType: its bitmap font
+    _FONT = ImageFont.load_default()
 
 
-_FONT = caption_font(13)
-
-
-def _write_gif(file: Any, frames: Iterable[np.ndarray], fps: float, common: Image.Image | None) -> None:
-    """Write frames as a GIF that plays for ever, from a palette that suits all, or palettes that suit each cut."""
-    coded, durations, palette, limit = [], [], common, math.inf
+def _write_gif(file: Any, frames: Iterable[np.ndarray], fps: float) -> None:
+    """Write frames as a GIF that plays for ever, in one palette that suits all."""
+    pictures: list[Image.Image] = []
     for number, pixels in enumerate(frames):
-        frame = Image.fromarray(pixels)
-        if coded and frame.size != coded[0].size:
+        pictures.append(Image.fromarray(pixels))
+        if pictures[-1].size != pictures[0].size:
             raise ValueError(
-                f"Frames must have one size. Frame {number} has {frame.size}, those before {coded[0].size} pixels."
+                f"Frames must have one size. Frame {number} has {pictures[-1].size}, those before {pictures[0].size} "
+                "pixels."
             )
-        if palette is None or _error(frame, palette) > limit:
-            palette = _palette([frame])
-            limit = 2 * _error(frame, palette) + 1
-        coded.append(frame.quantize(palette=palette, dither=Image.Dither.NONE))
-        durations.append(10 * (round(100 * (number + 1) / fps) - round(100 * number / fps)))  # whole hundredths
-    if not coded:
+    if not pictures:
         raise ValueError("There are no frames.")
-    coded[0].save(
-        file, "GIF", save_all=True, append_images=coded[1:], duration=durations, loop=0, disposal=1, optimize=False
-    )
-
-
-def _palette(pictures: Sequence[Image.Image]) -> Image.Image:
-    """Return an image that carries the colors which suit all of the images."""
-    small = [p.resize((min(p.width, 160), min(p.height, 160)), Image.Resampling.NEAREST) for p in pictures]
-    sheet = Image.new("RGB", (small[0].width, sum(p.height for p in small)))
-    for place, picture in zip(itertools.accumulate((p.height for p in small), initial=0), small):
-        sheet.paste(picture, (0, place))
-    return sheet.quantize(256, Image.Quantize.FASTOCTREE)  # which loses no rare color, such as the brightest
-
-
-def _error(frame: Image.Image, palette: Image.Image) -> float:
-    """Return by how many levels a frame is off in the colors of a palette."""
-    shown = frame.quantize(palette=palette, dither=Image.Dither.NONE).convert("RGB")
-    return max(ImageStat.Stat(ImageChops.difference(frame, shown)).mean)
+    small = [np.asarray(p.resize((min(p.width, 160), min(p.height, 160)), Image.Resampling.NEAREST)) for p in pictures]
+    # The method loses no rare color, such as the brightest.
+    palette = Image.fromarray(np.concatenate(small)).quantize(256, Image.Quantize.FASTOCTREE)
+    first, *others = (p.quantize(palette=palette, dither=Image.Dither.NONE) for p in pictures)
+    times = [round(100 * n / fps) for n in range(len(pictures) + 1)]  # whole hundredths of a second
+    durations = [10 * (after - before) for before, after in itertools.pairwise(times)]
+    first.save(file, "GIF", save_all=True, append_images=others, duration=durations, loop=0, disposal=1, optimize=False)

@@ -11,8 +11,8 @@ import numpy as np
 from .._internal.validate import one_of, positive_integer, size_pair
 from .methods import METHODS, Method
 from .options import check_options, parameters_of
-from .overlays import overlay, paper_style, vit_keras_style
-from .pictures import in_size, is_one_picture
+from .overlays import in_size, overlay, paper_style, vit_keras_style
+from .pictures import is_one_picture
 from .recorder import maps_in, record, values_add_up
 
 STYLES: dict[str, Callable[..., Any] | None] = {
@@ -46,7 +46,7 @@ def attention_map(
         image: An array of pixels `(height, width)`, `(height, width, channels)` or `(batch, height, width, channels)`
             in [0, 255], or of floats in [-1, 1]; anything that `vit_keras.utils.read` reads; or a list of these.
             An image of a different size is stretched to the size of the model. For a model that takes images of any
-            size, those of one call must have one size.
+            size, those of one call must have one size, and are stretched to whole patches.
         method: The kind of map. `None` selects rollout or, with a target, relevance.
             {methods}
         target: The class that the map is for, or any other target of `record`. With `None`, a method that needs a

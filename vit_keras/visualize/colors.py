@@ -7,13 +7,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .._internal.validate import as_array, did_you_mean
+from .._internal.imports import extra
+from .._internal.validate import as_array, one_of
 
 __all__ = ["COLORS", "color", "stretch"]
 
-# Every fifth of the 256 colors of Matplotlib's maps, from black or blue to bright: inferno, viridis and magma by N.
-# Smith and S. van der Walt (CC0), cividis by Nuñez, Anderton and Renslow (2018), turbo by A. Mikhailov (Google,
-# Apache-2.0).
+# Every fifth of the 256 colors of Matplotlib's maps inferno and viridis, by N. Smith and S. van der Walt (CC0).
 _TABLES = {
     "inferno": (
         "00000402020c0504170a072210092d160b391e0c45260c512f0a5b380962400a67490b6a510e6c59106e61136e69166e71196e78"
@@ -24,21 +23,6 @@ _TABLES = {
         "44015446085c471063481769481d6f482475472a7a46307e453781433d844142873f48893d4e8a3a538b38598c355e8d33638d31"
         "688e2e6d8e2c718e2a768e297b8e27808e25848e23898e218e8d20928c1f978b1e9c891fa18821a58524aa8328ae802eb37c35b7"
         "793dbc7446c06f50c46a5ac86465cb5e70cf577cd25089d54895d840a2da37b0dd2fbddf26cae11fd8e219e5e419f1e51dfde725"
-    ),
-    "cividis": (
-        "00224e002656002a5f002d68003070083370163770203a6f273e6e2e416d34456c3a486c3f4c6c444f6c49536c4e566c535a6d57"
-        "5d6d5c616e60646f656870696b716d6f727272747676767a7a787e7d788381798885788d8878928c789690779b9476a09875a59c"
-        "74aaa073afa471b5a86fbaac6dbfb06bc4b468c9b965cfbd62d4c15fdac65bdfca57e5cf52ead34cf0d846f6dd3ffce236fee838"
-    ),
-    "turbo": (
-        "30123b36215f3b2f803f3e9c424bb54559cb4666dd4773eb4680f6458cfd4099ff38a5fb2fb2f427bee91fc9dd1ad4d018ddc21a"
-        "e4b622ebaa2ff19b3ff68a52fa7a65fd6979fe598bff4b9cfe40a9fb39b7f735c3f134d0ea34dbe236e5d938eecf3af5c53afaba"
-        "39fdae35fea130fe932afc8423f9751df46617ef5811e84b0ce14109d83706ce2d04c32503b71d02a916019b0f018b09027a0403"
-    ),
-    "magma": (
-        "00000402020b0504160907200e0b2b140e361a104221114e29115a311165390f6e420f754a107952137c5a167e6219806a1c8172"
-        "1f81792282812581892881912b81992d80a1307eaa337db2357bba3878c23b75ca3e72d2426fd9466be04c67e75263ec5860f160"
-        "5df4695cf7725cf97b5dfb8560fc8e64fd9869fea16efeaa74feb47bfebd82fec68afecf92fed89afde2a3fdebacfcf4b6fcfdbf"
     ),
 }
 COLORS = {name: np.frombuffer(bytes.fromhex(table), "uint8").reshape(-1, 3) for name, table in _TABLES.items()}
@@ -95,14 +79,12 @@ def scaled(heat: np.ndarray, limits: tuple[float, float]) -> np.ndarray:
 
 def color_and_opacity(values: np.ndarray, cmap: Cmap) -> tuple[np.ndarray, np.ndarray | float]:
     """Return colors in [0, 255] and their opacity; see `overlay` for `cmap`."""
-    if isinstance(cmap, str):
-        if cmap not in COLORS:
-            raise ValueError(
-                f"cmap must be one of {', '.join(COLORS)}, or a function such as matplotlib.colormaps['gray']."
-                f"{did_you_mean(cmap, COLORS)} Received: {cmap!r}"
-            )
+    if isinstance(cmap, str) and cmap in COLORS:
         steps = np.linspace(0, 1, len(COLORS[cmap]))
         return np.stack([np.interp(values, steps, channel) for channel in COLORS[cmap].T], axis=-1), 1.0
+    if isinstance(cmap, str):
+        known = extra("matplotlib", f"The color map {cmap!r} is of Matplotlib").colormaps
+        cmap = known[one_of(cmap, "cmap", known)]
     if not callable(cmap):
         raise ValueError(f"cmap must be a name or a function. Received: {type(cmap).__name__}")
     colors = np.asarray(cmap(values))

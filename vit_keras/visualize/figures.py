@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import io
-import itertools
 import math
 import operator
 import textwrap
@@ -17,12 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from .._internal.imports import extra
+from .._internal.validate import positive_integer
 from .colors import Clip, Cmap, color, limits_of, percentiles, scaled, stretch
 from .options import check_options, parameters_of
-from .overlays import as_map, as_picture, lay, upsample
+from .overlays import as_map, as_picture, in_size, lay, upsample
 from .recording import of_images
 
 __all__ = ["new_figure", "plot_heads", "plot_layers", "plot_maps", "plot_methods"]
@@ -65,7 +64,6 @@ def _png(figure: Any) -> tuple[bytes, dict[str, int]]:
 def plot_maps(
     image: Any,
     maps: Mapping[str, np.ndarray],
-    ax: Any = None,
     *,
     columns: int | None = None,
     show_image: bool = True,
@@ -76,7 +74,6 @@ def plot_maps(
     Args:
         image: See `overlay`.
         maps: Names and maps, `(down, across)` each.
-        ax: Matplotlib axes to draw in; `None` for a new figure.
         columns: Panels in a row; `None`: chosen so that the figure is about half as wide again as high.
         show_image: Whether to begin with the image itself.
         **look: `cmap`, `alpha`, `clip` and `interpolation` as in `overlay`; and `scale`: `"each"`, every map has a
@@ -97,25 +94,20 @@ def plot_maps(
     if not isinstance(maps, Mapping) or not maps:
         received = "{}" if isinstance(maps, Mapping) else type(maps).__name__
         raise ValueError(f"maps must be {{name: map}} with one map or more. Received: {received}")
-    return _small_multiples(dict(maps), as_picture(image), look_of(look, plot_maps), ax, columns, show_image, 2.2)
+    return _small_multiples(maps, as_picture(image), look_of(look, plot_maps), columns, show_image, 2.2)
 
 
 def plot_methods(images: Sequence[Any], maps: Sequence[Mapping[str, np.ndarray]], titles: Sequence[str]) -> Any:
     """Draw the maps of several images by several methods, one row per image; those of one image side by side."""
     titles = [title.replace("$", r"\$") for title in titles]  # or Matplotlib reads it as a formula
-    pixels = [as_picture(image) for image in images]
-    if len(pixels) == 1:
-        figure = plot_maps(pixels[0], maps[0])
-        figure.suptitle(titles[0], size=11)
-        return figure
-    width = 1.6  # inches of a map
-    heights = [width * image.shape[0] / image.shape[1] + 0.8 for image in pixels]
-    columns = max(map(len, maps)) + 1
-    figure = new_figure(width * columns, sum(heights))
-    axes = figure.subplots(len(pixels), 1, height_ratios=heights)
-    for ax, image, shown, title in zip(axes, pixels, maps, titles):
-        plot_maps(image, shown, ax, columns=columns)
-        ax.set_title(title, loc="left", size=9)
+    pixels, columns = [as_picture(image) for image in images], max(map(len, maps)) + 1
+    heights = [1.6 * image.shape[0] / image.shape[1] + 0.9 for image in pixels]
+    figure = new_figure(1.6 * columns, sum(heights))
+    parts = figure.subfigures(len(pixels), squeeze=False, height_ratios=heights)[:, 0]
+    for part, image, shown, title in zip(parts, pixels, maps, titles):
+        width = 1.6 * math.sqrt(image.shape[0] / image.shape[1])
+        _small_multiples(shown, image, Look(), columns, True, width, part)
+        part.suptitle(title, x=0.01, ha="left", size=11)
     return figure
 
 
@@ -123,7 +115,6 @@ def plot_heads(
     recording: Any,
     layer: int | None = -1,
     image: int = 0,
-    ax: Any = None,
     *,
     columns: int | None = None,
     **look: Any,
@@ -134,7 +125,6 @@ def plot_heads(
         recording: A recording with attention, heads not fused.
         layer: Number of a block, negative from the end; `None` for the heads of a MAP head.
         image: Index of the image in the recording.
-        ax: See `plot_maps`.
         columns: See `plot_maps`.
         **look: See `plot_maps`.
 
@@ -156,15 +146,10 @@ def plot_heads(
 
     recording = of_one_image(recording, image)
     maps = {f"head {n}": heat for n, heat in enumerate(cls_attention(recording, layer)[0])}
-    return _small_multiples(maps, recording.images[0], look_of(look, plot_heads), ax, columns, False, 1.6)
+    return _small_multiples(maps, recording.images[0], look_of(look, plot_heads), columns, False, 1.6)
 
 
-def plot_layers(
-    recording: Any,
-    image: int = 0,
-    ax: Any = None,
-    **look: Any,
-) -> Any:
+def plot_layers(recording: Any, image: int = 0, **look: Any) -> Any:
     """Draw the attention of every head: one row per layer, one column per head.
 
     Layers go across and heads down where the figure would otherwise be more than four times as high as wide.
@@ -174,7 +159,6 @@ def plot_layers(
     Args:
         recording: A recording with attention.
         image: Index of the image in the recording.
-        ax: See `plot_maps`.
         **look: See `plot_maps`. Maps of single heads are opaque and show the patches as they are
             (`interpolation="nearest"`). Their scale ends at the highest value that is not an outlier (`clip="inner"`),
             or a few attention sinks would leave the rest of a map black; outliers are light blue.
@@ -200,10 +184,10 @@ def plot_layers(
         rows = recording.attention[:, 0]
         rows = rows if rows.ndim == 2 else np.einsum("q,lqk->lk", recording.readout[0], rows)
         maps = {f"layer {n}": heat for n, heat in zip(recording.layers, recording.patches(rows))}
-        return _small_multiples(maps, recording.images[0], chosen, ax, None, False, 1.6)
+        return _small_multiples(maps, recording.images[0], chosen, None, False, 1.6)
     maps = np.stack([cls_attention(recording, layer)[0] for layer in recording.layers])
     opaque = Look(**{"interpolation": "nearest", "clip": "inner", **look})
-    return _matrix(maps, recording.layers, recording.images[0].shape[:2], opaque, ax)
+    return _matrix(maps, recording.layers, recording.images[0].shape[:2], opaque)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -266,143 +250,125 @@ def of_one_image(recording: Any, image: int) -> Any:
     return of_images(recording, slice(image % count, image % count + 1))
 
 
-_POINT = 1 / 72  # inches
 _TITLE, _SMALL = 9, 8  # points
-_LINE = 1.3 * _POINT  # inches to a point of size
-_GAP = 0.08  # inches between panels
+_LINE = 1.3 / 72  # inches to a point of size
 
 
 def _small_multiples(
-    maps: dict[str, np.ndarray],
+    maps: Mapping[str, np.ndarray],
     pixels: np.ndarray,
     look: Look,
-    ax: Any,
     columns: int | None,
     show_image: bool,
     width: float,
+    part: Any = None,
 ) -> Any:
-    """Draw maps over one image, in rows, with their names above."""
+    """Draw maps over one image, in rows, with their names above, in a new figure or a part of one."""
     heats = [as_map(heat) for heat in maps.values()]
-    pixels = sized(pixels, min(640, max(pixels.shape[:2])))
+    pixels = in_size(pixels, min(640, max(pixels.shape[:2])))
     pictures = [look.over(pixels, values) for values in look.values(heats)]
     names = [*(["image"] if show_image else []), *map(str, maps)]
     pictures = [*([pixels] if show_image else []), *pictures]
     ratio = pixels.shape[0] / pixels.shape[1]
     width = width / math.sqrt(ratio)  # portraits as large as landscapes
-    across = columns_for(len(names), ratio) if columns is None else operator.index(columns)
-    if across < 1:
-        raise ValueError(f"columns must be at least 1. Received: {columns}")
-    letters = max(4, int(width / (0.55 * _TITLE * _POINT)))
-    names = ["\n".join(textwrap.wrap(name, letters)) for name in names]
-    across = min(across, len(names))
-    rows = [names[n : n + across] for n in range(0, len(names), across)]
-    titles = [_TITLE * _LINE * max(name.count("\n") + 1 for name in row) for row in rows]
-    starts = list(itertools.accumulate((title + ratio * width + _GAP for title in titles), initial=0))
-    place = [(n % across * (width + _GAP), starts[n // across] + titles[n // across]) for n in range(len(names))]
-    sheet = _Sheet(ax, across * (width + _GAP) - _GAP, starts[-1])
-    for picture, name, (x, y) in zip(pictures, names, place):
-        sheet.draw(picture, x, y, width, ratio * width)
-        sheet.write(name, x + width / 2, y - 0.3 * _TITLE * _POINT, _TITLE, "center", "bottom")
-    sheet.legend(look.over(np.full((1, 256, 3), 128, "uint8"), np.linspace(0, 1, 256)[None]), *look.legend(heats))
-    return sheet.figure
+    across = _columns_for(len(names), ratio) if columns is None else positive_integer(columns, "columns")
+    across = min(across, len(names)) if part is None else across
+    names = ["\n".join(textwrap.wrap(name, max(4, int(width / (0.65 * _TITLE / 72))))) for name in names]
+    rows, lines = math.ceil(len(names) / across), max(name.count("\n") + 1 for name in names)
+    legend = look.legend(heats)
+    if part is None:
+        title = (0.6 + lines) * _TITLE * _LINE
+        part = new_figure(max(across * width, 2.5), rows * (ratio * width + title) + 0.6)
+    axes = part.subplots(rows, across, squeeze=False)
+    for ax in axes.flat:
+        ax.set_axis_off()
+    for ax, picture, name in zip(axes.flat, pictures, names):
+        ax.imshow(picture)
+        ax.set_title(name, size=_TITLE)
+    _draw_scale(axes, look.over(np.full((1, 256, 3), 128, "uint8"), np.linspace(0, 1, 256)[None])[0], *legend)
+    return part
 
 
 _OUTLIER = (90, 220, 255)
 """The color of values above a scale: none of `inferno`, and light in all others."""
 
 
-def _matrix(maps: np.ndarray, layers: Sequence[int], size: tuple[int, int], look: Look, ax: Any) -> Any:
+def _matrix(maps: np.ndarray, layers: Sequence[int], size: tuple[int, int], look: Look) -> Any:
     """Draw maps `(layers, heads, down, across)` as a table, each in the proportions of the image."""
     count, heads, down, across = maps.shape
     ratio = size[0] / size[1]
-    width = 0.62 / math.sqrt(ratio)
-    height, gap, margin = ratio * width, 0.03, 0.42
-    top = 2 * _SMALL * _LINE
+    width = 0.65 / math.sqrt(ratio)
     names = [("layer", layers), ("head", range(heads))]
-    if top + count * (height + gap) > 4 * (margin + heads * (width + gap)):
+    if count * ratio > 4 * heads:
         names, maps = names[::-1], maps.swapaxes(0, 1)
     (side, rows), (above, columns) = names
     heats = list(maps.reshape(-1, down, across))
-    # Whole pixels for each patch at the figure's resolution: Matplotlib would blur an image that it enlarges less.
-    dpi = min(300, max(200, math.ceil(4 * max(down / height, across / width))))
-    pixels = (math.ceil(dpi * height / down), math.ceil(dpi * width / across))
-    fine = (2 * pixels[0] * down, 2 * pixels[1] * across)
-    right, bottom = margin + len(columns) * (width + gap), top + len(rows) * (height + gap)
-    outliers = look.outliers(heats)
-    low, high, remark = look.legend(heats)
+    fine = math.ceil(120 * math.sqrt(ratio) / down) * down, math.ceil(120 / math.sqrt(ratio) / across) * across
+    outliers, (low, high, remark) = look.outliers(heats), look.legend(heats)
     if any(map(np.any, outliers)):
         remark += "\nlight blue: outliers"
-    sheet = _Sheet(ax, right, bottom, dpi, lines=2 + remark.count("\n"))
-    for n, (heat, over) in enumerate(zip(look.values(heats), outliers)):
-        row, column = divmod(n, len(columns))
+    tiles = []
+    for heat, over in zip(look.values(heats), outliers):
         tile = np.rint(color(upsample(heat, fine, look.interpolation), look.cmap)).astype("uint8")
         tile[upsample(over.astype("float64"), fine, "nearest") > 0.5] = _OUTLIER
-        place = margin + column * (width + gap), top + row * (height + gap), width, height
-        sheet.draw(tile, *place, "nearest" if look.interpolation == "nearest" else "antialiased")
-    for n, name in enumerate(columns):
-        sheet.write(name, margin + n * (width + gap) + width / 2, top - gap, _SMALL, "center", "bottom")
-    for n, name in enumerate(rows):
-        sheet.write(name, margin - 2 * gap, top + n * (height + gap) + height / 2, _SMALL, "right", "center")
-    sheet.write(above, (margin + right) / 2, 0, _TITLE, "center", "top")
-    sheet.write(side, 0, (top + bottom) / 2, _TITLE, "left", "center", rotation=90)
-    bar = np.rint(color(np.linspace(0, 1, 256)[None], look.cmap)).astype("uint8")
-    sheet.legend(bar, low, high, remark)
-    return sheet.figure
+        tiles.append(tile)
+    sheet = mosaic(np.reshape(tiles, (len(rows), len(columns), *fine, 3)), 255)
+    figure = new_figure(0.7 + len(columns) * width, 1.3 + len(rows) * ratio * width)
+    ax = figure.add_subplot()
+    ax.imshow(sheet, aspect=ratio * fine[1] / fine[0], interpolation="antialiased")
+    label_tiles(ax, (rows, columns), fine, gap_of(fine), _SMALL)
+    ax.xaxis.tick_top()
+    ax.xaxis.set_label_position("top")
+    ax.set_xlabel(above, size=_TITLE)
+    ax.set_ylabel(side, size=_TITLE)
+    scale = np.rint(color(np.linspace(0, 1, 256), look.cmap)).astype("uint8")
+    _draw_scale(ax, scale, low, high, remark.lstrip("\n"))
+    return figure
 
 
-def columns_for(count: int, ratio: float) -> int:
+def _draw_scale(axes: Any, colors: np.ndarray, low: str, high: str, remark: str) -> None:
+    """Draw colors, uint8 `(values, 3)`, as a bar between the names of its ends below axes, above a remark."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import ListedColormap
+
+    figure = np.ravel(axes)[0].figure
+    shrink = min(1, 3 * figure.dpi / figure.bbox.width)  # to three inches
+    scale = ScalarMappable(cmap=ListedColormap(colors / 255))
+    bar = figure.colorbar(scale, ax=axes, location="bottom", aspect=25, shrink=shrink)
+    bar.set_ticks([0, 1], labels=[low, high], size=_SMALL)
+    bar.ax.tick_params(length=0)
+    for label, side in zip(bar.ax.get_xticklabels(), ("left", "right")):
+        label.set_ha(side)
+    bar.outline.set_visible(False)
+    bar.set_label(remark, size=_SMALL)
+    figure.get_layout_engine().set(h_pad=0.08)
+
+
+def mosaic(tiles: np.ndarray, between: float) -> np.ndarray:
+    """Return tiles `(down, across, height, width, ...)` as one image, with a gap between them."""
+    gap, (down, across, height, width) = gap_of(tiles.shape[2:4]), tiles.shape[:4]
+    edges = [(0, 0), (0, 0), (0, gap), (0, gap), *[(0, 0)] * (tiles.ndim - 4)]
+    tiles = np.pad(tiles, edges, constant_values=between).swapaxes(1, 2)
+    return tiles.reshape(down * (height + gap), across * (width + gap), *tiles.shape[4:])[:-gap, :-gap]
+
+
+def gap_of(size: tuple[int, ...]) -> int:
+    """Return the pixels between two tiles of a size."""
+    return max(1, round(max(size) / 16))
+
+
+def label_tiles(ax: Any, names: Sequence[Sequence[Any]], size: tuple[int, int], gap: int, letters: float) -> None:
+    """Write the names of the rows and columns of a mosaic at its axes."""
+    for axis, shown, length in zip((ax.yaxis, ax.xaxis), names, size):
+        places = [n * (length + gap) + (length - 1) / 2 for n in range(len(shown))]
+        axis.set_ticks(places, [str(name) for name in shown])
+    ax.tick_params(length=0, labelsize=letters)
+    ax.spines[:].set_visible(False)
+
+
+def _columns_for(count: int, ratio: float) -> int:
     """Return how many panels are in a row of a figure 1.5 times as wide as high, with a full last row if possible."""
     if count <= 4:
         return count
     rows = math.ceil(count / math.ceil(math.sqrt(1.5 * count * ratio)))
     return math.ceil(count / rows)
-
-
-def sized(pixels: np.ndarray, longest: int) -> np.ndarray:
-    """Resize an image so that its longest side has `longest` pixels."""
-    height, width = pixels.shape[:2]
-    by = longest / max(height, width)
-    if by == 1:
-        return pixels
-    size = max(1, round(by * width)), max(1, round(by * height))
-    return np.asarray(
-        Image.fromarray(pixels).resize(size, Image.Resampling.LANCZOS if by < 1 else Image.Resampling.BICUBIC)
-    )
-
-
-class _Sheet:
-    """Axes in inches from the upper left; in given axes that are smaller, images and letters shrink alike."""
-
-    def __init__(self, ax: Any, width: float, height: float, dpi: float = 200, lines: int = 2):
-        self.width, self.bottom = width, height
-        height += 0.1 + lines * _SMALL * _LINE  # the legend
-        self.ax = new_figure(width + 0.2, height + 0.2, dpi).add_subplot() if ax is None else ax
-        self.figure = self.ax.figure
-        self.ax.set_axis_off()
-        self.ax.set_aspect("equal")
-        self.ax.set_autoscale_on(False)
-        self.ax.set_xlim(0, width)
-        self.ax.set_ylim(height, 0)
-        box = self.ax.get_window_extent()
-        self.shrink = min(1, box.width / self.figure.dpi / width, box.height / self.figure.dpi / height)
-        self.shrink = 1 if ax is None else self.shrink
-
-    def draw(
-        self, picture: np.ndarray, x: float, y: float, width: float, height: float, interpolation: str = "antialiased"
-    ) -> None:
-        # "antialiased" is "nearest" where pixels are large; shrinking is smooth
-        self.ax.imshow(picture, extent=(x, x + width, y + height, y), interpolation=interpolation, aspect="equal")
-
-    def write(self, text: Any, x: float, y: float, size: float, across: str, down: str, **options: Any) -> None:
-        self.ax.text(x, y, str(text), size=size * self.shrink, ha=across, va=down, linespacing=1.1, **options)
-
-    def legend(self, bar: np.ndarray, low: str, high: str, remark: str) -> None:
-        """Draw the scale: a bar between its ends, and a remark in the next line."""
-        y, letter = self.bottom + 0.1, 0.55 * _SMALL * _POINT
-        start = (len(low) + 1) * letter
-        length = max(0.3, min(1.5, self.width - start - (len(high) + 1) * letter))
-        middle = y + _SMALL * _LINE / 2
-        self.write(low, 0, middle, _SMALL, "left", "center")
-        self.draw(bar, start, middle - 0.05, length, 0.1)
-        self.write(high, start + length + letter, middle, _SMALL, "left", "center")
-        self.write(remark.lstrip("\n"), 0, y + _SMALL * _LINE * 1.1, _SMALL, "left", "top")

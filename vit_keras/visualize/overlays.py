@@ -26,7 +26,6 @@ def overlay(
     alpha: float = 0.75,
     clip: Clip = (0, 99),
     interpolation: str = "bilinear",
-    percentile: float | None = None,
 ) -> np.ndarray:
     """Overlay a map on an image so that both stay readable.
 
@@ -37,14 +36,12 @@ def overlay(
         image: An image: an array `(height, width)` or `(height, width, 1, 3 or 4)` of 8 bits or of floats, a PIL
             image, or anything else that `vit_keras.utils.read` reads. The map covers it from edge to edge.
         heat: `(down, across)`, any scale, or a batch of one map. NaN is left without color.
-        cmap: `"inferno"`, `"viridis"`, `"cividis"`, `"magma"` (as bright as the value is high, and safe for the
-            color-blind) or `"turbo"`; or a function of an array of values in [0, 1] to colors `(..., 3)` or `(..., 4)`
-            in [0, 1], such as a color map of Matplotlib.
+        cmap: `"inferno"`, `"viridis"` or the name of a color map of Matplotlib; or a function of an array of values in
+            [0, 1] to colors `(..., 3)` or `(..., 4)` in [0, 1].
         alpha: Opacity of the highest value, in [0, 1].
         clip: Percentiles of the map that become the lowest and the highest color; a number is the upper one. `"inner"`:
             the lowest value, and the highest that is at most three interquartile ranges above the upper quartile.
         interpolation: `"bilinear"`, or `"nearest"` to show the patches as they are.
-        percentile: The same as `clip=(0, percentile)`.
 
     Returns:
         uint8 `(height, width, 3)`. A constant map dims the image and does not color it.
@@ -56,8 +53,7 @@ def overlay(
         >>> overlay(np.zeros((224, 224, 3), "uint8"), np.eye(14)).shape
         (224, 224, 3)
     """
-    values = stretch(as_map(heat), clip if percentile is None else percentile)
-    return lay(as_picture(image), values, cmap, alpha, interpolation)
+    return lay(as_picture(image), stretch(as_map(heat), clip), cmap, alpha, interpolation)
 
 
 def paper_style(image: Any, heat: np.ndarray, *, clip: Clip = 100) -> np.ndarray:
@@ -189,6 +185,17 @@ def as_picture(image: Any) -> np.ndarray:
     with warnings.catch_warnings():  # floats in [0, 1] are fine here: nothing goes into a model
         warnings.filterwarnings("ignore", "A float image is meant", UserWarning)
         return read(image, None)
+
+
+def in_size(picture: np.ndarray, size: int | tuple[int, int]) -> np.ndarray:
+    """Return a uint8 image in RGB in another size: its longest side, or `(height, width)`."""
+    height, width = picture.shape[:2]
+    if isinstance(size, int):
+        by = size / max(height, width)
+        size = max(1, round(by * height)), max(1, round(by * width))
+    if size == (height, width):
+        return picture
+    return np.asarray(Image.fromarray(picture).resize((size[1], size[0]), Image.Resampling.BICUBIC))
 
 
 def _numbers(values: Any, name: str) -> np.ndarray:

@@ -21,7 +21,7 @@ from ..preprocess.pixels import to_uint8
 from .analysis import embedding_filters, mean_attention_distance, position_similarity
 from .attention import attention_map
 from .colors import Clip
-from .figures import new_figure
+from .figures import gap_of, label_tiles, mosaic, new_figure
 from .overlays import as_picture, overlay, paper_style, vit_keras_style
 from .recorder import Recorder
 
@@ -168,8 +168,8 @@ def plot_embedding_filters(model: keras.Model, n: int = 28, *, ax: Axes | None =
     across = min(7, count)
     filters = np.pad(filters, [(0, -count % across), (0, 0), (0, 0), (0, 0)], constant_values=1.0)
     axes = _axes(ax, 5.5, 3.6)
-    mosaic = _mosaic(filters.reshape(-1, across, height, width, channels), 1.0)
-    axes.imshow(mosaic[..., 0] if channels == 1 else mosaic, cmap="gray", vmin=0, vmax=1)
+    sheet = mosaic(filters.reshape(-1, across, height, width, channels), 1.0)
+    axes.imshow(sheet[..., 0] if channels == 1 else sheet, cmap="gray", vmin=0, vmax=1)
     axes.set_axis_off()
     axes.set_anchor("N")  # elsewhere Matplotlib does not keep its place for the title
     kind = "RGB embedding filters" if channels == 3 else "Embedding filters"
@@ -186,17 +186,11 @@ def plot_position_similarity(
     chosen = [range(0, n, math.ceil(n / 16)) for n in (down, across)]
     tiles = similarity[np.ix_(*chosen)]
     axes = _axes(ax, 4.4, 3.6)
-    picture = axes.imshow(_mosaic(tiles, np.nan), cmap="viridis", vmin=-1, vmax=1, interpolation_stage="rgba")
-    gap = _gap(tiles)
-    for axis, shown, size in ((axes.yaxis, chosen[0], down), (axes.xaxis, chosen[1], across)):
-        every = math.ceil(len(shown) / 7)
-        axis.set_ticks(
-            [i * (size + gap) + (size - 1) / 2 for i in range(0, len(shown), every)],
-            [str(n) for n in shown[::every]],
-        )
-    axes.tick_params(length=0)
+    picture = axes.imshow(mosaic(tiles, np.nan), cmap="viridis", vmin=-1, vmax=1, interpolation_stage="rgba")
+    every = [math.ceil(len(shown) / 7) for shown in chosen]
+    names = [["" if n % step else number for n, number in enumerate(shown)] for shown, step in zip(chosen, every)]
+    label_tiles(axes, names, (down, across), gap_of((down, across)), 10)
     axes.set_anchor("N")
-    axes.spines[:].set_visible(False)
     axes.set(xlabel="Input patch column, from 0", ylabel="Input patch row, from 0")
     axes.set_title("Position embedding similarity")
     _color_bar(axes, picture, "Cosine similarity", (-1, 1))
@@ -274,28 +268,18 @@ def plot_cka(cka: np.ndarray, *, labels: tuple[str, str] = ("Layer", "Layer"), a
 
 def _pairs_side_by_side(pairs: list[tuple[np.ndarray, np.ndarray]], columns: int) -> Figure:
     """Draw pairs of images in their own shapes, all equally wide; one more than twice as high as wide is narrower."""
-    side, gap, title = 1.6, 0.08, 0.3  # inches
-
-    def sizes(picture: np.ndarray) -> tuple[float, float]:
-        ratio = picture.shape[0] / picture.shape[1]
-        tall = side * min(ratio, 2)
-        return tall, tall / ratio
-
-    rows = [pairs[i : i + columns] for i in range(0, len(pairs), columns)]
-    heights = [max(sizes(picture)[0] for picture, _ in row) for row in rows]
-    width, height = 2 * columns * (side + gap) + gap, title + sum(heights) + gap * len(rows)
-    figure, top = new_figure(width, height), height - title
-    figure.set_layout_engine("none")
-    for row, row_height in zip(rows, heights):
-        for place, picture in enumerate(picture for pair in row for picture in pair):
-            tall, wide = sizes(picture)
-            left = gap + place * (side + gap) + (side - wide) / 2
-            ax = figure.add_axes((left / width, (top - tall) / height, wide / width, tall / height))
-            ax.imshow(picture, aspect="auto")
-            ax.set_axis_off()
-            if row is rows[0]:
-                ax.set_title(("Input", "Attention")[place % 2], fontsize=10)
-        top -= row_height + gap
+    pictures, side = [picture for pair in pairs for picture in pair], 1.6
+    ratios = [min(picture.shape[0] / picture.shape[1], 2) for picture, _ in pairs]
+    heights = [max(ratios[n : n + columns]) for n in range(0, len(pairs), columns)]
+    figure = new_figure(2 * columns * side, side * sum(heights) + 0.3)
+    axes = figure.subplots(len(heights), 2 * columns, squeeze=False, height_ratios=heights).flat
+    for n, ax in enumerate(axes):
+        ax.set_axis_off()
+        ax.set_anchor("N")
+        if n < 2 * columns:
+            ax.set_title(("Input", "Attention")[n % 2], fontsize=10)
+        if n < len(pictures):
+            ax.imshow(pictures[n])
     return figure
 
 
@@ -323,19 +307,6 @@ def _pictures(images: Any) -> Iterator[Any]:
         images = to_uint8(as_array(images))  # one range of floats for all
     for image in images:
         yield from _pictures(image)
-
-
-def _mosaic(tiles: np.ndarray, between: float) -> np.ndarray:
-    """Return tiles `(down, across, height, width, ...)` as one image, with a gap between them."""
-    gap, (down, across, height, width) = _gap(tiles), tiles.shape[:4]
-    edges = [(0, 0), (0, 0), (0, gap), (0, gap), *[(0, 0)] * (tiles.ndim - 4)]
-    tiles = np.pad(tiles, edges, constant_values=between).swapaxes(1, 2)
-    mosaic = tiles.reshape(down * (height + gap), across * (width + gap), *tiles.shape[4:])
-    return mosaic[:-gap, :-gap]
-
-
-def _gap(tiles: np.ndarray) -> int:
-    return max(1, round(max(tiles.shape[2:4]) / 8))
 
 
 def _axes(ax: Axes | None, width: float, height: float) -> Any:

@@ -13,15 +13,16 @@ from typing import Any
 
 import keras
 import numpy as np
-from PIL import Image
 
 from .. import anatomy
+from .._internal.bounds import whole_patches
 from .._internal.validate import as_array
 from .._internal.warn import warn_caller
 from ..anatomy.inputs import front, image_shape, preprocessing_of
 from ..anatomy.parts import find_vit, patch_grid
 from ..preprocess.images import read, resize_image
 from ..preprocess.pixels import gray, to_pixels
+from .overlays import in_size
 
 MAX_DRAWN = 2048
 """Longest side in pixels of an image that is kept to draw on; a larger one is reduced."""
@@ -86,21 +87,6 @@ def displayable(pixels: np.ndarray) -> np.ndarray:
     return np.clip(np.rint(pixels), 0, 255).astype("uint8")
 
 
-def no_larger(picture: np.ndarray) -> np.ndarray:
-    """Return a uint8 image in RGB with at most `MAX_DRAWN` pixels on its longest side."""
-    return in_size(picture, MAX_DRAWN) if max(picture.shape[:2]) > MAX_DRAWN else picture
-
-
-def in_size(picture: np.ndarray, size: int | tuple[int, int]) -> np.ndarray:
-    """Return a uint8 image in RGB in another size: its longest side, or `(height, width)`."""
-    if isinstance(size, int):
-        scale = size / max(picture.shape[:2])
-        height, width = (max(1, round(n * scale)) for n in picture.shape[:2])
-    else:
-        height, width = size
-    return np.asarray(Image.fromarray(picture).resize((width, height), Image.Resampling.BICUBIC))
-
-
 class ModelInputs:
     """Preprocessing from images in [0, 255] to the input of a model."""
 
@@ -117,9 +103,10 @@ class ModelInputs:
         self._normalize = own.normalize if preprocess == "own" else preprocess
 
     def size_of(self, pictures: Sequence[np.ndarray]) -> tuple[int, int]:
-        """Return the size that images get for the model: its own, or the first image's if that is open."""
+        """Return the size that images get for the model: its own, or that of the first image in whole patches."""
         height, width = self._size
-        first, *others = dict.fromkeys((height or p.shape[0], width or p.shape[1]) for p in pictures)
+        sizes = ((height or p.shape[0], width or p.shape[1]) for p in pictures)
+        first, *others = dict.fromkeys(map(self._whole, sizes))
         if others and len({self.seen_size(size) for size in (first, *others)}) > 1:
             raise ValueError(
                 f"The model {self.model.name!r} takes images of any size, but those of one call must have one size. "
@@ -127,6 +114,13 @@ class ModelInputs:
                 "time, or resize them."
             )
         return first
+
+    def _whole(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Return the nearest size that a model of any size does not refuse."""
+        config = getattr(find_vit(self.model), "config", None)
+        if config is None or config.image_size or config.drop_remainder or self.seen_size(size) != size:
+            return size
+        return whole_patches(size, config.stride)
 
     def seen_size(self, size: tuple[int, int]) -> tuple[int, int]:
         """Return the size in which the ViT inside sees images of a size; a layer before it may resize them."""
@@ -148,7 +142,7 @@ class ModelInputs:
             self._hint_at_resize(picture.shape[:2])
             size = self.size_of([*rows[-1:], picture])
             rows.append(resize_image(picture, size, self._interpolation, rounded=False))
-            drawn.append(no_larger(displayable(picture)))
+            drawn.append(in_size(displayable(picture), min(MAX_DRAWN, max(picture.shape[:2]))))
         return self._normalized(np.stack(rows)), drawn
 
     def prepared(self, pictures: Sequence[np.ndarray]) -> np.ndarray:

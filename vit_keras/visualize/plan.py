@@ -11,7 +11,6 @@ from ..anatomy.parts import block_numbers
 from .recording import FUSIONS, GRADIENT_FUSIONS
 
 KEPT = ("attention", "values", "tokens", "normed")
-_FORMER_ROWS = {"readout": "auto"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +34,7 @@ class Plan:
                 f"keep must be of {', '.join(KEPT)}.{did_you_mean(wrong[0], KEPT)} Received: {', '.join(wrong)}"
             )
         one_of(head_fusion, "head_fusion", (None, *FUSIONS, *GRADIENT_FUSIONS))
-        query = one_of(_FORMER_ROWS.get(query, query), "query", ("all", "auto"))
+        query = one_of(query, "query", ("all", "auto"))
         return cls(block_numbers(layers, count), kept, head_fusion, query, exits)
 
     def with_target(self, target: Any) -> Plan:

@@ -42,7 +42,8 @@ def record(
             model, nested to any depth.
         images: Pixels: an array `(height, width)`, `(height, width, channels)` or `(batch, height, width, channels)` in
             [0, 255], or floats in [-1, 1]; anything that `vit_keras.utils.read` reads; or a list of such. Each is
-            stretched to the model's size. For a model that takes any size, all must have one size.
+            stretched to the model's size. For a model that takes any size, all must have one size, and are stretched to
+            whole patches.
         layers: Numbers of the blocks to keep, from the end if negative; `None` for all.
         target: What the gradients are of. `None`: there are none. `"predicted"`: the logit of the class with the
             highest one. A class, by its number or its name, or a list with one for each image: its logit. A function of

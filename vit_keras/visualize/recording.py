@@ -19,9 +19,9 @@ class Recording:
     those before the patches, then the patches row by row. A row of attention is a query, a column a key.
 
     Attributes:
-        images: The images, uint8 `(height, width, 3)` each, to draw on: maps are drawn from edge to edge. If the
-            model's input is not a multiple of its patches, it cuts off the rest below and to the right, and a map is
-            off by less than one patch there. An image of more than 2048 pixels on its longest side is kept at 2048.
+        images: The images, uint8 `(height, width, 3)` each, to draw on: maps are drawn from edge to edge. A model with
+            `drop_remainder` cuts off incomplete patches below and to the right, and a map is off by less than one patch
+            there. An image of more than 2048 pixels on its longest side is kept at 2048.
         grid: Patches down and across.
         prefix: Names of the tokens before the patches: `"cls"`, `"dist"`, `"reg0"` …
         layers: Numbers of the recorded blocks.

@@ -82,7 +82,7 @@ def test_a_file_computes_what_its_model_computes(tmp_path, name):
     plan = Plan.of(model, preprocessing=False)
     assert write(plan, tmp_path / "model.onnx") == []
     file = session(tmp_path / "model.onnx")
-    shape = [3, *(40 if size is None else size for size in plan.input_shape[1:])]
+    shape = [3, *(48 if size is None else size for size in plan.input_shape[1:])]
     images = np.random.default_rng(0).uniform(-1, 1, shape).astype("float32")
     found = dict(zip(plan.output_names, file.run(None, {"images": images})))
     assert [output.name for output in file.get_outputs()] == list(plan.output_names)
@@ -104,7 +104,7 @@ def test_earlier_operators_compute_the_same(tmp_path, name, opset):
         plan = Plan.of(model, preprocessing=False, opset=version)
         write(plan, tmp_path / f"{version}.onnx")
         file = session(tmp_path / f"{version}.onnx")
-        shape = [3, *(40 if size is None else size for size in plan.input_shape[1:])]
+        shape = [3, *(48 if size is None else size for size in plan.input_shape[1:])]
         images = np.random.default_rng(0).uniform(-1, 1, shape).astype("float32")
         outputs[version] = file.run(None, {"images": images})
     for found, expected in zip(outputs[opset], outputs[None]):

@@ -52,7 +52,7 @@ def mean_attention_distance(recording: Recording, renormalize: bool = False, uni
     return np.array(result, "float32")
 
 
-def attention_entropy(recording: Recording, query: str = "all", *, rows: str | None = None) -> np.ndarray:
+def attention_entropy(recording: Recording, query: str = "all") -> np.ndarray:
     """Return the attention entropy of each head: the mean entropy of its rows, in nats.
 
     It runs from 0 (all on one token) to log N (evenly on all N tokens). Its exponential, the perplexity, reads more
@@ -61,7 +61,6 @@ def attention_entropy(recording: Recording, query: str = "all", *, rows: str | N
     Args:
         recording: A recording with attention.
         query: The query tokens, of which the mean is taken: `"all"`, `"patches"`, or `"cls"`, the class token alone.
-        rows: Alias of `query`.
 
     Returns:
         float32 `(layers, heads)`.
@@ -76,7 +75,7 @@ def attention_entropy(recording: Recording, query: str = "all", *, rows: str | N
         array([[196.]], dtype=float32)
     """
     instance(recording, Recording, "recording")
-    asking = _queries(recording, query if rows is None else rows)
+    asking = _queries(recording, query)
     smallest = np.finfo("float32").tiny
     result = []
     for scores in _attention(recording):
@@ -85,13 +84,12 @@ def attention_entropy(recording: Recording, query: str = "all", *, rows: str | N
     return np.array(result, "float32")
 
 
-def attention_sinks(recording: Recording, query: str = "all", *, queries: str | None = None) -> np.ndarray:
+def attention_sinks(recording: Recording, query: str = "all") -> np.ndarray:
     """Return the share of all attention that each token receives, which reveals attention sinks.
 
     Args:
         recording: A recording with attention, also with `head_fusion="mean"`.
         query: The query tokens: `"all"`, `"patches"`, or `"cls"`, the class token alone.
-        queries: Alias of `query`.
 
     Returns:
         float32 `(layers, images, tokens)`, the mean over heads and queries. A row sums to 1; multiplied with the number
@@ -108,7 +106,7 @@ def attention_sinks(recording: Recording, query: str = "all", *, queries: str | 
         (1, 1, 196)
     """
     instance(recording, Recording, "recording")
-    asking = _queries(recording, query if queries is None else queries)
+    asking = _queries(recording, query)
     layers = (scores[..., asking, :] for scores in _attention(recording, (None, "mean")))
     shares = [scores.mean(axis=tuple(range(1, scores.ndim - 1)), dtype="float64") for scores in layers]
     return np.array(shares, "float32")

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from ..._internal.validate import size_pair
-from ...resampling import resize_bilinear
+from ...preprocess.images import resize_image
 from .case import Case, MapMethod, wants_target
 from .tables import standard_error, with_error
 
@@ -24,7 +24,7 @@ class GridPointing:
     In the shapes, M mosaics of n images, row by row.
 
     Attributes:
-        tiles: Images down and across in a mosaic. `grid` is an alias.
+        tiles: Images down and across in a mosaic.
         mosaics: uint8 `(M, height, width, channels)`.
         pictures: int `(M, n)`, which images are in it.
         target: int `(M, n)`, their classes.
@@ -41,11 +41,6 @@ class GridPointing:
     hits: np.ndarray
 
     @property
-    def grid(self) -> tuple[int, int]:
-        """Alias of `tiles`."""
-        return self.tiles
-
-    @property
     def chance(self) -> float:
         """The mean energy of a map that is for no class: exactly one image's share."""
         return 1 / self.energy.shape[1]
@@ -59,11 +54,6 @@ class GridPointing:
     def error(self) -> float | None:
         """Its standard error, over mosaics, for the targets of one mosaic are not independent; `None` of one mosaic."""
         return standard_error(self.energy.mean(axis=1))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the numbers, ready for JSON."""
-        numbers = {"energy": self.mean, "error": self.error, "hits": float(self.hits.mean()), "chance": self.chance}
-        return {**numbers, "mosaics": len(self.energy), "targets": self.energy.size}
 
     def __str__(self) -> str:
         energy = with_error(self.mean, self.error, sign="")
@@ -84,7 +74,6 @@ def grid_pointing_game(
     seed: int = 0,
     batch_size: int = 16,
     preprocess: Callable[..., Any] | str | None = "own",
-    grid: int | tuple[int, int] | None = None,
 ) -> GridPointing:
     """Put images of different classes side by side, and measure whether a map for a class points at its image.
 
@@ -100,13 +89,12 @@ def grid_pointing_game(
         images: See `record`; of at least as many classes as there are images in a mosaic.
         method: See `vit_keras.visualize.faithfulness`.
         classes: The class of each image, by number or name. `None`: what the model predicts for the image alone.
-        tiles: Images down and across in a mosaic; one number for both. `grid` is an alias.
+        tiles: Images down and across in a mosaic; one number for both.
         mosaics: How many. `None`: as many as the images fill, each used once at most. For more, the images are shuffled
             again.
         seed: Which images share a mosaic.
         batch_size: How many images go through the model at once.
         preprocess: See `record`.
-        grid: Alias of `tiles`.
 
     Returns:
         A `GridPointing`; print it.
@@ -123,7 +111,7 @@ def grid_pointing_game(
         >>> result.energy.shape, round(result.mean, 6)
         ((1, 4), 0.25)
     """
-    cells = size_pair(tiles if grid is None else grid, "tiles")
+    cells = size_pair(tiles, "tiles")
     count = math.prod(cells)
     if count < 2:
         raise ValueError(f"tiles must be (down, across) of two or more images in a mosaic. Received: {cells}")
@@ -180,16 +168,9 @@ def _mosaic(pictures, cells, shape):
     mosaic = np.zeros(shape, "uint8")
     for n, picture in enumerate(pictures):
         (top, bottom), (left, right) = (edges[i : i + 2] for edges, i in zip((rows, columns), divmod(n, cells[1])))
-        mosaic[top:bottom, left:right] = _shrunk(picture, (bottom - top, right - left))
+        tile = resize_image(picture, (bottom - top, right - left), "box", rounded=False)
+        mosaic[top:bottom, left:right] = np.rint(tile)
     return mosaic
-
-
-def _shrunk(picture, size):
-    """Resize an image without aliasing: take means over whole pixels first."""
-    factors = [max(1, n // target) for n, target in zip(picture.shape, size)]
-    height, width = (n // f * f for n, f in zip(picture.shape, factors))
-    blocks = picture[:height, :width].reshape(height // factors[0], factors[0], width // factors[1], factors[1], -1)
-    return np.clip(np.rint(resize_bilinear(blocks.mean(axis=(1, 3)), size, align_corners=False)), 0, 255)
 
 
 def _overlaps(cells, patches):

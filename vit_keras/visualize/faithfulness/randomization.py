@@ -38,10 +38,6 @@ class RandomizationCheck:
         """Return a dictionary for each stage, with the mean over the images."""
         return [{"stage": s, "correlation": float(c.mean())} for s, c in zip(self.stages, self.correlation)]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the numbers, ready for JSON."""
-        return {"images": self.correlation.shape[1], "rows": self.rows()}
-
     def __str__(self) -> str:
         lines = [(row["stage"], f"{row['correlation']:+.3f}") for row in self.rows()]
         return table(("randomized down to", "Spearman"), lines)

@@ -34,7 +34,6 @@ class MapEvaluation:
         metric: `"token_removal"` or `"pixel"`.
         score: What was compared: `"similarity"`, `"probability"` or `"value"`.
         fractions: Shares of the patches that were removed.
-        reference: The method that the others are compared with.
         full: float `(B,)`, the score of the whole images.
         deletion_curves: float `(M, B, F)`, the score without the highest patches.
         insertion_curves: The same, without the lowest.
@@ -45,7 +44,6 @@ class MapEvaluation:
     metric: str
     score: str
     fractions: tuple[float, ...]
-    reference: str
     full: np.ndarray
     deletion_curves: np.ndarray
     insertion_curves: np.ndarray
@@ -68,37 +66,26 @@ class MapEvaluation:
 
     @property
     def gain(self) -> np.ndarray:
-        """`(M, B)`: by how much the gap is wider than the reference's for the same image."""
-        return self.gap - self.gap[self.methods.index(self.reference)]
+        """`(M, B)`: by how much the gap is wider than the first method's for the same image."""
+        return self.gap - self.gap[0]
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a dictionary for each method: means over the images, the standard error of the gain, and wins."""
         rows = []
         for n, name in enumerate(self.methods):
             row = {"method": name, **{k: float(getattr(self, k)[n].mean()) for k in ("deletion", "insertion", "gap")}}
-            compared = name != self.reference
-            row["gain"] = float(self.gain[n].mean()) if compared else None
-            row["error"] = standard_error(self.gain[n]) if compared else None
-            row["wins"] = int((self.gain[n] > 0).sum()) if compared else None
+            row["gain"] = float(self.gain[n].mean()) if n else None
+            row["error"] = standard_error(self.gain[n]) if n else None
+            row["wins"] = int((self.gain[n] > 0).sum()) if n else None
             rows.append({**row, "images": len(self.full)})
         return rows
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the numbers of the table, ready for JSON."""
-        return {
-            "metric": self.metric,
-            "score": self.score,
-            "fractions": list(self.fractions),
-            "reference": self.reference,
-            "rows": self.rows(),
-        }
 
     def __str__(self) -> str:
         scores = {"similarity": "cosine of the pooled features", "probability": "probability of the target"}
         head = f"{self.metric}: {scores.get(self.score, 'value of the target')} without " + (
             f"{', '.join(f'{f:.0%}' for f in self.fractions)} of the patches; {len(self.full)} images"
         )
-        columns = ("method", "deletion", "insertion", "gap", f"gain over {self.reference}", "wins")
+        columns = ("method", "deletion", "insertion", "gap", f"gain over {self.methods[0]}", "wins")
         lines = []
         for row in self.rows():
             line = [row["method"], *(f"{row[k]:.3f}" for k in ("deletion", "insertion", "gap"))]
@@ -116,8 +103,6 @@ def evaluate_maps(
     metric: str = "token_removal",
     fractions: Sequence[float] = (0.1, 0.3, 0.5, 0.8),
     target: Any = None,
-    reference: str | None = None,
-    baseline: Any = "mean",
     seed: int = 0,
     batch_size: int = 16,
     preprocess: Callable[..., Any] | str | None = "own",
@@ -135,16 +120,14 @@ def evaluate_maps(
         model: See `record`.
         images: See `record`. Each is resized to the model's input and rounded to 8 bits; the maps are of these.
         methods: `{name: method}`, see `vit_keras.visualize.faithfulness` for what a method is; or names of methods of
-            `attention_map`. A random map is always added.
-        metric: `"token_removal"`; or `"pixel"`, which works on any model that the methods work on.
+            `attention_map`. The others are compared with the first. A random map is always added.
+        metric: `"token_removal"`; or `"pixel"`, which puts the image's mean color in place of a removed patch, and
+            works on any model that the methods work on.
         fractions: Shares of the patches to remove, between 0 and 1; at least one patch is removed and one is left.
         target: What is compared. `None`: the pooled features, which the model's head reads, by their cosine with those
             of the whole image; it needs no classes. `"predicted"`, a class, its name, or a list with one for each
             image: its probability, as in RISE. A function of the model's output: what it returns, one number for each
             image. Methods for a class explain the classes that it names, or else the predicted ones.
-        reference: The method that the others are compared with; `None` for the first.
-        baseline: What replaces a removed patch with `metric="pixel"`: `"mean"`, the image's mean color; `"blur"`, the
-            image blurred with a standard deviation of one patch; or a gray level or color in [0, 255].
         seed: Seed of the random map, and of the order of patches that have the same value in a map.
         batch_size: How many images go through the model at once.
         preprocess: See `record`.
@@ -168,8 +151,6 @@ def evaluate_maps(
     """
     one_of(metric, "metric", METRICS)
     named = _named(methods)
-    reference = next(iter(named)) if reference is None else reference
-    one_of(reference, "reference", (*named, RANDOM))
     fractions = tuple(float(f) for f in fractions)
     if not fractions or not all(0 < f < 1 for f in fractions):
         raise ValueError(f"fractions must be one or more between 0 and 1. Received: {fractions}")
@@ -191,7 +172,7 @@ def evaluate_maps(
     whole = case.read(kind, **({"masks": case.masks()} if metric == "token_removal" else {}))
     classes = None if target is None or callable(target) else case.classes(target, whole)
     left_of = functools.partial(_left, kind, whole, classes)
-    filler = _filler(case.pictures, baseline, case.grid) if metric == "pixel" else None
+    filler = case.pictures.mean(axis=(1, 2), keepdims=True) if metric == "pixel" else None
 
     rng = np.random.default_rng(seed)
     ties = rng.random((len(case.pictures), math.prod(case.grid)))
@@ -208,7 +189,6 @@ def evaluate_maps(
         metric=metric,
         score=score,
         fractions=fractions,
-        reference=reference,
         full=left_of(whole),
         deletion_curves=np.stack(curves[::2]),
         insertion_curves=np.stack(curves[1::2]),
@@ -243,29 +223,3 @@ def _left(kind, whole, classes, seen):
         return np.take_along_axis(seen, classes[:, None], axis=1)[:, 0]
     length = np.linalg.norm(whole, axis=1) * np.linalg.norm(seen, axis=1)
     return (whole * seen).sum(axis=1) / np.maximum(length, np.finfo("float64").tiny)
-
-
-def _filler(pictures, baseline, grid):
-    """Return what replaces pixels, to be broadcast over `(images, height, width, channels)`."""
-    if isinstance(baseline, str) and baseline == "mean":
-        return pictures.mean(axis=(1, 2), keepdims=True)
-    if isinstance(baseline, str) and baseline == "blur":
-        down, across = (_gaussian(n, n / cells) for n, cells in zip(pictures.shape[1:3], grid))
-        return np.einsum("ih,bhwc,jw->bijc", down, pictures, across, optimize=True)
-    try:
-        color = np.asarray(baseline, "float64")
-        np.broadcast_to(color, pictures.shape[-1:])
-    except (TypeError, ValueError):
-        raise ValueError(
-            f"baseline must be 'mean', 'blur', or a color of {pictures.shape[-1]} numbers. Received: {baseline!r}"
-        ) from None
-    if not (np.isfinite(color).all() and color.min() >= 0 and color.max() <= 255):
-        raise ValueError(f"baseline must be in [0, 255]. Received: baseline={baseline!r}")
-    return color
-
-
-def _gaussian(size, deviation):
-    """Return `(size, size)`: each row a Gaussian around a pixel, which sums to 1 at the edges too."""
-    distance = np.subtract.outer(np.arange(size), np.arange(size))
-    weights = np.exp(-0.5 * (distance / deviation) ** 2)
-    return weights / weights.sum(axis=1, keepdims=True)
