@@ -3,6 +3,8 @@
 import functools
 import gc
 import itertools
+import re
+import tempfile
 import warnings
 import weakref
 
@@ -13,7 +15,7 @@ from keras import ops
 from support import OTHER_PIXELS, noise
 
 import vit_keras
-from vit_keras import anatomy, layers, training, vit
+from vit_keras import anatomy, layers, training, visualize, vit
 from vit_keras.anatomy.around import around, head_layers
 from vit_keras.anatomy.dry_run import activation, ending, input_range, readout, runs
 from vit_keras.anatomy.outputs import output_kind
@@ -368,6 +370,7 @@ FRONTS = {
     "zero padding": (N, lambda: before(K.ZeroPadding2D(2), (28, 28, 3))),
     "letterbox": (N, lambda: before(K.Resizing(32, 32, pad_to_aspect_ratio=True), (32, 48, 3))),
     "padded pixels": (PX, lambda: before(lambda x: K.ZeroPadding2D(2)(x / 127.5 - 1), (28, 28, 3))),
+    "padded 2x - 1": (U, lambda: before(lambda x: K.ZeroPadding2D(2)(2 * x - 1), (28, 28, 3))),
     "clip(-1, 1)": (N, lambda: before(lambda x: ops.clip(x, -1, 1))),
     "clip(0, 1) * 2 - 1": (U, lambda: before(lambda x: ops.clip(x, 0, 1) * 2 - 1)),
     "-x": (N, lambda: before(lambda x: -x)),
@@ -565,6 +568,43 @@ def test_features_are_the_ones_of_the_vit(way):
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)  # the same operations in float32
 
 
+ASKING = {  # each returns what it computes with the model and its inputs, and what is right; or says what to pass
+    "resize": lambda model, x: (vit_keras.resize(model, 32)(x), model(x)),
+    "merge_tokens": lambda model, x: (vit_keras.merge_tokens(model, 0)(x), model(x)),
+    "export": lambda model, x: ((plan := Plan.of(model)).outputs(x)[plan.output_names[0]], model(x)),
+    "attention_map": lambda model, x: (np.shape(visualize.attention_map(model, x)), (2, 32, 32, 3)),
+    "embed": lambda model, x: (np.ndim(training.embed(model, x, progress=False)), 2),
+    "save_weights": lambda model, x: (tokens(saved(model)), tokens(find_vit(model))),
+}
+
+
+def tokens(model):
+    return training.embed(model, noise(2, 32, 32, 3), layer="tokens", progress=False)
+
+
+def saved(model):
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Only the ViT")
+        vit_keras.save_weights(model, f"{folder}/all.safetensors")
+        return vit_keras.from_checkpoint(f"{folder}/all.safetensors")
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("how", ASKING)
+def test_each_function_is_right_or_says_what_to_pass(way, how):
+    model = scrambled(WAYS[way][0]())
+    random = np.random.default_rng(0)
+    shapes = [x.shape[1:] for x in getattr(model, "inputs", None) or [keras.Input((32, 32, 3))]]
+    inputs = [random.uniform(-1, 1, (2, *shape)).astype("float32") for shape in shapes]
+    try:
+        found, expected = ASKING[how](model, inputs[0] if len(inputs) == 1 else inputs)
+    except (TypeError, ValueError) as error:
+        assert re.search("Pass|Map the dataset|These formats can hold", str(error)), error
+        return
+    for pair in zip(keras.tree.flatten(found), keras.tree.flatten(expected), strict=True):
+        np.testing.assert_allclose(*map(ops.convert_to_numpy, pair), rtol=0, atol=1e-4)  # the same in float32
+
+
 def test_a_model_of_several_images_or_without_a_graph_says_what_to_pass():
     for model in (masked(None), frames(), subclass()):
         with pytest.raises(ValueError, match=r"Pass the Vision Transformer: anatomy.find_vit"):
@@ -588,6 +628,17 @@ def test_the_last_layers_are_the_ones_that_the_output_comes_from():
     assert heads(features()) == []
     assert [layer.name for layer in ending(behind(D(3), K.BatchNormalization(name="bn"))).behind] == ["bn"]
     assert ending(part(1)).width == 4 and ending(part(0)).width == 3
+
+
+def test_each_output_has_the_names_of_its_own_head():
+    base, image = features(), keras.Input((32, 32, 3))
+    outputs = {"a": D(3, name="one")(base.output), "b": D(4, name="two")(base.output)}
+    for built, keys in ((outputs, ("a", "b")), (list(outputs.values()), (0, 1))):
+        both = keras.Model(base.input, built)(image)
+        first, second = (keras.Model(image, both[key]) for key in keys)
+        assert anatomy.name_classes(first, tuple("abc")) and anatomy.name_classes(second, tuple("wxyz"), "multi")
+        assert (anatomy.class_names(first), anatomy.task(first)) == (tuple("abc"), "single")
+        assert (anatomy.class_names(second), anatomy.task(second)) == (tuple("wxyz"), "multi")
 
 
 # --- how much each token counts -----------------------------------------------------------------------------------

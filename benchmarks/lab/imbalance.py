@@ -82,9 +82,8 @@ def fine_tuned(method, weights, folder, size, epochs, seed):
     """Return the test's labels, and the outputs of a model that was fine-tuned."""
     loss, class_weight = METHODS[method]
     recipe = training.recipe("finetune", epochs=epochs)
-    train = training.image_folder(
-        folder / "train", size, seed=seed, augmentation=recipe.augmentation, label_mode="categorical", progress=False
-    )
+    train = training.image_folder(folder / "train", size, seed=seed, augmentation=recipe.augmentation, progress=False)
+    train.one_hot = True
     test = training.image_folder(folder / "test", size, shuffle=False, progress=False)
     model = from_checkpoint(weights, image_size=size, classes=len(train.class_names))
     recipe.compile(model, train, loss=loss(train.counts))

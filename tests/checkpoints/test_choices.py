@@ -109,7 +109,7 @@ def test_a_weight_that_float16_cannot_hold_is_a_warning(tmp_path):
 
 WRAPPED = {
     "packed": lambda model: vit_keras.pack(model, tokens=8, images=1),
-    "distilled": lambda model: training.Distillation(model, alpha=0.5),
+    "distilled": lambda model: training.Distillation(model, vit_keras.resize(model, 32), alpha=0.5),
     "masked": lambda model: training.MaskedAutoencoder(model, decoder_depth=1, decoder_width=16, decoder_heads=2),
 }
 

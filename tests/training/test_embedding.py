@@ -370,21 +370,14 @@ def test_probe_is_the_optimum(l2):
 
 def test_the_weight_decay_is_chosen():
     x, y = clouds(count=90, width=60, spread=3.0)
-    test_x, test_y = x[60:], y[60:]
-    probe = linear_probe(x[:60], y[:60], validation=(test_x, test_y))
-    assert probe.held_out == probe.accuracy(test_x, test_y)
 
     def loss(probe):
-        logits = probe.logits(test_x)
-        return np.mean(np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(30), test_y])
+        logits = probe.logits(x[60:])
+        return np.mean(np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(30), y[60:]])
 
-    losses = {l2: loss(linear_probe(x[:60], y[:60], l2=l2)) for l2 in (1e-5, 1e-3, 1e-1)}
-    assert loss(probe) <= min(losses.values()) + 1e-3
-    assert losses[1e-5] > 1.5 * loss(probe)  # it matters here
-    alone = linear_probe(x[:60], y[:60])
-    assert 1e-3 < alone.l2 <= 1.0
-    assert 0 <= alone.held_out <= 1
-    assert linear_probe(x[:60], y[:60], seed=1).held_out != alone.held_out  # another fifth
+    chosen = linear_probe(x[:60], y[:60])
+    assert 1e-3 < chosen.l2 <= 1.0
+    assert loss(linear_probe(x[:60], y[:60], l2=1e-5)) > 1.5 * loss(chosen)  # it matters here
 
 
 @pytest.mark.parametrize("labels", [[[1, 1], [0, 0], [1, 0], [0, 1]], [[3.5, 1.0], [4, 2], [5, 3], [6, 4]]])
@@ -404,17 +397,10 @@ def test_ridge_probe_is_the_one_of_scikit_learn(count, width):
     reference = linear_model.RidgeCV(decays).fit(standard, np.eye(3)[y])
     assert found.l2 == pytest.approx(reference.alpha_ / len(x))
     np.testing.assert_allclose(found.logits(x), reference.predict(standard), atol=1e-5)  # theirs are float64
-    right = 0
-    for n in range(len(x)):  # without the closed form
-        others = np.arange(len(x)) != n
-        alone = linear_model.Ridge(reference.alpha_).fit(standard[others], np.eye(3)[y][others])
-        right += alone.predict(standard[n : n + 1]).argmax() == y[n]
-    assert found.held_out == pytest.approx(right / len(x))
     for targets in (np.stack([y == 0, y > 0, x[:, 0] > 0], axis=1), x[:, :1] * 100 + 7):  # labels, and numbers
         reference = linear_model.Ridge(0.1 * len(x)).fit(standard, targets.astype("float64"))
         found, wanted = ridge_probe(x, targets, l2=0.1), reference.predict(standard).reshape(targets.shape)
         np.testing.assert_allclose(found.logits(x), wanted, rtol=1e-5, atol=1e-5)
-        assert found.held_out is None
 
 
 @pytest.mark.parametrize(
@@ -445,7 +431,6 @@ def test_ridge_probe_refuses(change, message):
         ({"classes": 2, "labels": [0, 1, 2, 1]}, "Labels of 2 classes must be 0 … 1"),
         ({"l2": "some"}, "l2 must be a positive number"),
         ({"l2": 0}, "l2 must be a positive number"),
-        ({"validation": (np.zeros((2, 5)), [0, 1])}, r"validation features .*\(n, 3\)"),
     ],
 )
 def test_mistakes_with_probes(options, message):

@@ -188,10 +188,12 @@ def test_other_tables_are_refused(photos, tmp_path):
 def test_mixing_mixes_losses_with_their_weights(photos, label):
     """A blend costs the blend of what each of both would cost: weight × label is mixed, and so is the weight."""
     mixed = Augmentation(crop=None, flip=False, mixup=1.0)
-    options = {"label_mode": "categorical", "augmentation": mixed, "shuffle": False}
+    options = {"augmentation": mixed, "shuffle": False}
     _, labels, weights = table(photos, label, weight_column="weight", **options)[0]
     _, alone = table(photos, label, **options)[0]
-    plain = table(photos, label, weight_column="weight", label_mode="categorical", shuffle=False)[0]
+    data = table(photos, label, weight_column="weight", shuffle=False)
+    data.one_hot = label == "kind"
+    plain = data[0]
     # The same random numbers mix a unit matrix: it says how much of each picture is in each blend.
     rng = np.random.default_rng([0, 0, 2, 0])
     pixels = np.zeros((9, SIZE, SIZE, 3), "float32")

@@ -40,13 +40,6 @@ def test_labels_in_a_container_need_a_loss(tiny, kind):
         recipe("finetune").compile(tiny, (images, kind(np.arange(4) % 2)))
 
 
-@pytest.mark.parametrize("channels", [2, 4])
-@pytest.mark.parametrize("options", [{"color_jitter": 0.3}, {"rand_augment": (2, 9)}])
-def test_colors_are_of_one_or_three_channels(channels, options):
-    with pytest.raises(ValueError, match=f"channels.* {channels}"):
-        Augmentation(crop=None, **options)(np.zeros((2, 8, 8, channels), "float32"))
-
-
 def test_a_file_in_the_place_of_a_folder_is_to_be_unpacked(tiny, tmp_path):
     (tmp_path / "images.zip").write_bytes(b"PK")
     with pytest.raises(ValueError, match="images.zip is a file.*zipfile"):

@@ -6,7 +6,6 @@ from typing import Any
 
 import keras
 
-from .. import layers
 from ..backend.keras_internals import OWN_VARIABLES, flat_layers, origin
 from ..layers.tokens import MeanToken
 from .parts import BLOCKS, HEADS, find_vit, learner
@@ -71,20 +70,15 @@ def head_layers(model: keras.Model) -> list[keras.layers.Layer]:
 
 
 _LAST = (
-    "pre_logits",
-    *HEADS,
-    "Transformer_encoder_norm",
-    "fc_norm",
-    "token_and_mean",
-    "tokens_average",
-    "heads_average",
+    *_BEHIND,
+    *("ExtractToken", "ExtractDistillationToken", "token_and_mean", "pre_logits", "tokens_average"),
+    *(*HEADS, "heads_average"),
 )
-_POOLING = (layers.ExtractToken, layers.AttentionPooling, MeanToken)
 
 
 def last_layer_of(vit: keras.Model) -> keras.layers.Layer:
     """Return the last layer of a ViT as `build` makes it; a user may have put others behind it in the same graph."""
-    own = [each for each in vit.layers if each.name in _LAST or isinstance(each, (*BLOCKS, *_POOLING))]
+    own = [each for each in vit.layers if each.name in _LAST or isinstance(each, (*BLOCKS, MeanToken))]
     after = [each for each in vit.layers if each.name == "activation" and own[-1].name == "heads_average"]
     return (after or own)[-1]
 

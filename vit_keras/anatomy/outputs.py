@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import labels
 from .._internal.validate import as_array, one_of
-from ..backend.keras_internals import origin
+from ..backend.keras_internals import origin, output_number
 from .dry_run import ending
 from .parts import checked, keeper
 
@@ -259,31 +259,30 @@ def set_classes(model: keras.Model, names: Any, task: str) -> None:
     }
 
 
-def _way_to_head(model: keras.Model) -> tuple[list[keras.Model], str]:
-    """Return the models that a model's first output comes through, and the name of the last layer with weights."""
-    way, calls, inputs = [], [], []
-    operation: Any = checked(model)
-    tensor: Any = None
-    while isinstance(operation, keras.Model) or not getattr(operation, "weights", ()):
-        if isinstance(operation, keras.Model):
-            way.append(operation)
-            calls.append((operation, inputs))
-            outputs = getattr(operation, "outputs", None)
-            if not outputs:  # a subclass of keras.Model: its layers are taken for a chain
-                operation = next((layer for layer in reversed(operation.layers) if layer.weights), None)
-                continue
-            tensor = outputs[0]
-        elif inputs:
-            tensor = inputs[0]
-        elif calls and calls[-1][1]:  # an input of a nested model
-            nested, inputs = calls.pop()
-            tensor = inputs[[x is tensor for x in nested.inputs].index(True)]
-        else:
-            break
+def _way_to_head(model: keras.Model, number: int = 0) -> tuple[list[keras.Model], str]:
+    """Return the models that an output of a model comes through, and the name of the last layer with weights."""
+    way, outputs = [checked(model)], getattr(model, "outputs", None)
+    # The layers of a subclass of keras.Model are taken for a chain.
+    for operation, output in _back_from(outputs[number]) if outputs else ((layer, 0) for layer in model.layers[::-1]):
+        inside = getattr(operation, "layer", operation)  # of a wrapper
+        if isinstance(inside, keras.Model):
+            models, head = _way_to_head(inside, output)
+            way += models
+            if head:
+                return way, head
+        elif getattr(operation, "weights", ()):
+            return way, operation.name
+    return way, ""
+
+
+def _back_from(tensor: Any) -> Iterator[tuple[Any, int]]:
+    """Yield the operations that a symbolic tensor comes from, by the first input of each, and which output it is."""
+    while True:
         operation, inputs = origin(tensor)
-        inside = getattr(operation, "layer", None)  # of a wrapper
-        operation = inside if isinstance(inside, keras.Model) else operation
-    return way, getattr(operation, "name", "")
+        yield operation, output_number(tensor)
+        if not inputs:
+            return
+        tensor = inputs[0]
 
 
 def _fit(model: keras.Model, names: Sequence[str], task: str) -> bool:

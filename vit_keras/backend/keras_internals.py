@@ -43,6 +43,11 @@ def origin(tensor: Any) -> tuple[Any, list[Any]]:
     return operation, list(operation._inbound_nodes[node_index].input_tensors)
 
 
+def output_number(tensor: Any) -> int:
+    """Return which of the outputs of its operation a symbolic tensor is."""
+    return tensor._keras_history.tensor_index
+
+
 def input_structure(model: keras.Model) -> Any:
     """Return the symbolic inputs of a functional model, in the list or dictionary that it was built with."""
     return getattr(model, "_inputs_struct", model.inputs[0])  # a Sequential has no structure

@@ -260,7 +260,8 @@ def _check(model: keras.Model) -> None:
         found = getattr(model, what, None)
         if found is not None and len(found) != 1:
             raise ValueError(
-                f"A model of one input and one output is exported. {model.name!r} has {len(found)} {what}."
+                f"A model of one input and one output is exported. {model.name!r} has {len(found)} {what}. Pass a "
+                "model of one."
             )
     quantized = [layer.name for layer in flat_layers(model) if getattr(layer, "quantization_mode", None)]
     if quantized:

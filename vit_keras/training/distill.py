@@ -36,15 +36,12 @@ class Distillation(CheckedModel):
     other student has one output for both.
 
     The dataset is one for training the student, `(images, labels)`. Sample weights, if any, apply to both losses.
-    Without a teacher the labels are dictionaries, `{"label": ..., "teacher": ...}`, with a teacher's logits for the
-    same images.
 
     Args:
         student: The classifier to train. It takes the images of the dataset, and returns logits or a softmax.
         teacher: Any functional or sequential Keras model that takes the same images and returns logits or a softmax of
-            the same classes. It is frozen, and runs in inference mode. `None`: its logits come with the labels. Put
-            layers before a teacher that takes other images:
-            `keras.Sequential([keras.layers.Resizing(224, 224), teacher])`.
+            the same classes. It is frozen, and runs in inference mode. Put layers before a teacher that takes other
+            images: `keras.Sequential([keras.layers.Resizing(224, 224), teacher])`.
         kind: `"soft"` or `"hard"`.
         alpha: Weight of the teacher loss, from 0 to 1. `None`: the paper's, 0.1 for `"soft"` and 0.5 for `"hard"`.
         temperature: Temperature of kind `"soft"`. `None`: the paper's, 3.
@@ -73,7 +70,7 @@ class Distillation(CheckedModel):
     def __init__(
         self,
         student: Any,
-        teacher: Any = None,
+        teacher: Any,
         kind: str = "soft",
         alpha: Any = None,
         temperature: Any = None,
@@ -92,8 +89,7 @@ class Distillation(CheckedModel):
         self.student = student
         self.autocast, self.dtype_policy = False, policy_of(student)  # by which losses are scaled
         self.teacher = teacher
-        if teacher is not None:
-            teacher.trainable = False
+        teacher.trainable = False
         self._heads = keras.Model(student.inputs[0], _outputs(student))
         self.built = True
 
@@ -107,28 +103,13 @@ class Distillation(CheckedModel):
     def compute_loss(
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool | None = True
     ) -> Any:
-        label_loss = super().compute_loss(x, self._label(y), y_pred["label"], sample_weight, training)
-        if self.teacher is None:
-            logits = y["teacher"]
-        else:
-            logits = _logits(self.teacher, ops.stop_gradient(self.teacher(x, training=False)))
+        _check_labels(y)
+        label_loss = super().compute_loss(x, y, y_pred["label"], sample_weight, training)
+        logits = _logits(self.teacher, ops.stop_gradient(self.teacher(x, training=False)))
         losses = self.teacher_loss(logits, y_pred["teacher"])
         if sample_weight is not None:
             losses = losses * ops.reshape(ops.cast(sample_weight, losses.dtype), (-1,))
         return (1 - self.alpha) * label_loss + self.alpha * replicas.share(ops.mean(losses))
-
-    def _label(self, labels):
-        if self.teacher is not None:
-            if labels is None:
-                raise ValueError("Distillation also learns from labels: pass images and labels. Received: images alone")
-            return labels
-        if not isinstance(labels, dict) or not {"label", "teacher"} <= set(labels):
-            found = list(labels) if isinstance(labels, dict) else type(labels).__name__
-            raise ValueError(
-                'Without a teacher the dataset must yield (images, {"label": ..., "teacher": logits}). '
-                f"Received labels: {found}"
-            )
-        return labels["label"]
 
     def teacher_loss(self, teacher: Any, student: Any) -> Any:
         """Return the loss of each image, `(batch,)`, from the logits `(batch, classes)` of teacher and student."""
@@ -139,7 +120,8 @@ class Distillation(CheckedModel):
         return self.temperature**2 * ops.sum(ops.exp(teacher) * (teacher - student), axis=-1)
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        return super().compute_metrics(x, self._label(y), y_pred["prediction"], sample_weight)
+        _check_labels(y)
+        return super().compute_metrics(x, y, y_pred["prediction"], sample_weight)
 
     def get_config(self) -> dict[str, Any]:
         own = {name: getattr(self, name) for name in ("student", "teacher", "kind", "alpha", "temperature")}
@@ -172,9 +154,14 @@ def _logits(model, outputs):
     return outputs
 
 
+def _check_labels(labels) -> None:
+    if labels is None:
+        raise ValueError("Distillation also learns from labels: pass images and labels. Received: images alone")
+
+
 def _check_fit(student, teacher) -> None:
     for role, model in (("student", student), ("teacher", teacher)):
-        if not isinstance(model, keras.Model) and (role == "student" or model is not None):
+        if not isinstance(model, keras.Model):
             raise TypeError(f"The {role} must be a Keras model. Received: {type(model).__name__}")
     shape = getattr(student, "output_shape", None)
     classes = isinstance(shape, tuple) and len(shape) == 2 and shape[1] != 1 and task(student) == "single"
@@ -184,8 +171,6 @@ def _check_fit(student, teacher) -> None:
             f"a softmax, and two classes or more. Received: {student.name!r} with the output shape {shape}, for the "
             f"task {task(student)!r}"
         )
-    if teacher is None:
-        return
     if isinstance(teacher, keras.Sequential) and not teacher.built:
         teacher.build((None, *student.input_shape[1:]))
     if not _softmax_or_logits(teacher):

@@ -37,7 +37,7 @@ from . import lora as low_rank
 from .callbacks import Horizon, Reseed, check_before_training
 from .checks import check, ensure_built, first_batch, warn_of_quantized_kernels
 from .data.augment import Augmentation
-from .data.names import name_learner
+from .data.read_ahead import name_learner
 from .distill import Distillation
 from .freeze import train_only
 from .losses import loss_and_accuracy

@@ -14,7 +14,6 @@ import numpy as np
 from PIL import Image, ImageFilter, ImageOps
 
 from ..._internal.validate import check_fields, check_switches, is_number, python_numbers
-from ...preprocess.pixels import in_tensorflow_graph, pixel_range
 from .trivial import trivial_augment
 
 if TYPE_CHECKING:
@@ -93,48 +92,6 @@ class Augmentation:
         """Whether labels are mixed, and so must have one number for each class."""
         return bool(self.mixup or self.cutmix)
 
-    def __call__(self, images: Any, labels: Any = None, *, seed: Any = None) -> Any:
-        """Augment a batch, or one image; also inside `tf.data.Dataset.map`.
-
-        Args:
-            images: `(n, height, width, channels)`, or one image without `n`, of pixels in [0, 255].
-            labels: `(n, classes)` for mixup or cutmix; else anything.
-            seed: Integer that determines everything random. In `map`, a number that differs from batch to batch:
-                `dataset.enumerate().map(lambda n, batch: augmentation(*batch, seed=n))`. `None`: a random one.
-
-        Returns:
-            float32 images in [0, 255] of the same shape; with the labels, if they were given.
-
-        Raises:
-            ValueError: The pixels are in another range, there are not 1 or 3 channels, or the labels cannot be mixed.
-        """
-        if in_tensorflow_graph(images):
-            return self._in_graph(images, labels, seed)
-        images = np.asarray(images)
-        if images.ndim not in (3, 4):
-            raise ValueError(f"Images must have the shape (n, height, width, channels). Received: {images.shape}")
-        colors = self.crop is not None or self.three_augment or self.trivial_augment  # a fourth would be transparency
-        if images.shape[-1] not in ((1, 3) if colors else (1, 2, 3, 4)):
-            raise ValueError(
-                "Augmentation takes images of 1 or 3 channels; crop=None flips those of 2 and 4 too. Received: "
-                f"{images.shape[-1]} channels"
-            )
-        batch = images if images.ndim == 4 else images[None]
-        if self.mixes and images.ndim == 3:
-            raise ValueError("mixup and cutmix need a batch of images: call this after dataset.batch().")
-        if images.dtype != np.uint8 and images.any() and pixel_range(images) != "[0, 255]":
-            raise ValueError(
-                f"Augmentation takes pixels in [0, 255], before preprocess_inputs. Received: {pixel_range(images)}"
-            )
-        batch = np.clip(np.rint(batch), 0, 255).astype("uint8")
-        root = np.random.SeedSequence(None if seed is None else int(seed))
-        *rngs, rest = (np.random.default_rng(child) for child in root.spawn(len(batch) + 1))
-        size = batch.shape[1:3]
-        batch = np.stack([self.augment_image(pixels, size, rng) for pixels, rng in zip(batch, rngs)])
-        batch, new_labels = self.augment_batch(batch, labels, rest)
-        batch = batch if images.ndim == 4 else batch[0]
-        return batch if labels is None else (batch, new_labels)
-
     def augment_image(self, pixels: np.ndarray, size: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
         """Apply what is done to each image alone, of any size, to uint8 pixels; return uint8 `(*size, channels)`."""
         height, width, channels = pixels.shape
@@ -172,10 +129,6 @@ class Augmentation:
         import keras  # here: processes that only read images do without it
 
         channels = images.shape[-1]
-        if channels not in (1, 3) and (self.color_jitter or self.rand_augment):
-            raise ValueError(
-                f"color_jitter and rand_augment change colors, of images with 1 or 3 channels. Received: {channels}"
-            )
         images = np.repeat(images, 3 if channels == 1 else 1, axis=-1).astype("float32")  # Keras' layers take RGB
         with keras.device("cpu"):
             for layer in self._layers(rng):
@@ -219,25 +172,6 @@ class Augmentation:
             images = weight * images + (1 - weight) * images[partner]
         weight = kept.astype("float32")[:, None]
         return images, weight * labels + (1 - weight) * labels[partner]
-
-    def _in_graph(self, images: Any, labels: Any, seed: Any) -> Any:
-        import tensorflow as tf
-
-        given = (images, labels, seed)
-        types = [tf.float32] if labels is None else [tf.float32, tf.float32 if self.mixes else labels.dtype]
-
-        def run(*arrays):
-            values = iter(arrays)
-            images, labels, seed = (None if t is None else next(values) for t in given)
-            return self(images, labels, seed=seed)
-
-        results = tf.numpy_function(run, [t for t in given if t is not None], types if len(types) > 1 else types[0])
-        if labels is None:
-            results.set_shape(images.shape)
-            return results
-        for result, source in zip(results, (images, labels)):
-            result.set_shape(source.shape)
-        return tuple(results)
 
     def replace(self, **changes: Any) -> Augmentation:
         """Return a copy with some fields changed.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,21 +37,14 @@ class DatasetOptions:
     shuffle: bool | None = None
     augmentation: Augmentation | None = None
     errors: str = "raise"
-    label_mode: str = "int"
     cache: str | bool | os.PathLike[str] = "auto"
     workers: int = 2
     progress: bool = True
-
-    @classmethod
-    def among(cls, arguments: Mapping[str, Any]) -> DatasetOptions:
-        """Return the options among the arguments of a function."""
-        return cls(**{field.name: arguments[field.name] for field in dataclasses.fields(cls)})
 
     def __post_init__(self) -> None:
         positive_integer(self.batch_size, "batch_size")
         positive_integer(self.workers, "workers", least=0)
         one_of(self.errors, "errors", ("raise", "skip"))
-        one_of(self.label_mode, "label_mode", ("int", "categorical"))
 
 
 def image_folder(
@@ -66,7 +59,6 @@ def image_folder(
     shuffle: bool | None = None,
     augmentation: Augmentation | None = None,
     errors: Literal["raise", "skip"] = "raise",
-    label_mode: Literal["int", "categorical"] = "int",
     class_names: Sequence[str] | None = None,
     cache: str | bool | os.PathLike[str] = "auto",
     workers: int = 2,
@@ -99,7 +91,6 @@ def image_folder(
             is shuffled once, so that `paths` and `labels` are in the order of what `predict` returns.
         augmentation: Augmentation of the training images. The second dataset of a split never has it.
         errors: What to do with damaged images and empty classes: `"raise"` an error, or `"skip"` them with a warning.
-        label_mode: `"int"`: int32 class numbers. `"categorical"`: float32 one-hot; always so with mixup and cutmix.
         class_names: The folders of classes, in the order of the model's outputs. `None`: all of them, sorted by name,
             as Keras and torchvision sort them: "10" before "2".
         cache: `"auto"` or `True`: keep the pixels in a temporary file, which is removed with the dataset, unless it
@@ -125,7 +116,8 @@ def image_folder(
         >>> data.class_names
         ('daisy', 'dandelion', 'rose', 'sunflower', 'tulip')
     """
-    how = DatasetOptions.among(locals())
+    arguments = locals()
+    how = DatasetOptions(**{field.name: arguments[field.name] for field in dataclasses.fields(DatasetOptions)})
     check_share(validation_split)
     data = read_folder(path, class_names, errors)
     datasets = datasets_of(data, None if validation_split is None else split(data.labels, validation_split, seed), how)
@@ -222,8 +214,7 @@ class ImageFolder(keras.utils.PyDataset):
         self.weights: np.ndarray | None = None if data.weights is None else data.weights[rows]
         self.preprocessing, self.augmentation = preprocessing, augmentation
         self.batch_size, self.seed, self.shuffle = how.batch_size, how.seed, shuffle
-        one_hot = how.label_mode == "categorical" or bool(how.augmentation and how.augmentation.mixes)
-        self.one_hot: bool = one_hot and data.task == "single"
+        self.one_hot: bool = data.task == "single" and bool(how.augmentation and how.augmentation.mixes)
         self.threads: int = how.workers
         self._part: tuple[int, int] | None = None
         self.epoch = 0

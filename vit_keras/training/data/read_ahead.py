@@ -1,4 +1,4 @@
-"""The batches of an epoch, prepared in threads while a model computes."""
+"""The batches of an epoch, prepared in threads while a model computes, and what the model learns from them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,21 @@ from typing import Any
 import keras
 import numpy as np
 
-from .names import name_learner
+from ... import anatomy
+from ...anatomy.parts import has_vit, learner
+from ...backend.guarded import CheckedModel
+from ..distill import Distillation
 
-__all__ = ["ReadAhead", "SetEpoch"]
+__all__ = ["ReadAhead", "SetEpoch", "name_learner"]
+
+
+def name_learner(model: keras.Model, data: Any) -> None:
+    """Attach the task and the class names of an `ImageFolder` to the model that learns them; ignore other data."""
+    learns = isinstance(model, Distillation) or not isinstance(model, CheckedModel)
+    if not (hasattr(data, "class_names") and learns and has_vit(model)):
+        return
+    independent = data.one_hot and anatomy.task(learner(model)) == "multi"  # by choice, for classes
+    anatomy.name_classes(learner(model), data.class_names, "multi" if independent else data.task)
 
 
 class SetEpoch(keras.callbacks.Callback):

@@ -13,14 +13,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import keras
 import numpy as np
 
 from ..._internal.imports import INSTALL, extra
-from ..._internal.validate import Share, did_you_mean, expanded, one_of, path_text, received
+from ..._internal.validate import Share, check_fields, did_you_mean, expanded, one_of, path_text, received
 from ...labels import TASKS
-from ...preprocess import Preprocessing
-from .augment import Augmentation
 from .dataset import DatasetOptions, ImageFolder, datasets_of
 from .folder import EXTENSIONS, OF_IMAGES, Labeled, first_few, folder_of, images_in, read_folder
 from .splits import hold_out
@@ -56,19 +53,8 @@ def image_table(
     group_column: str | None = None,
     weight_column: str | None = None,
     class_names: Sequence[str] | None = None,
-    image_size: int | tuple[int, int] | str | None = "native",
-    model: keras.Model | None = None,
-    preprocessing: Preprocessing | None = None,
-    batch_size: int = 32,
     validation_split: Share | None = None,
-    seed: int = 0,
-    shuffle: bool | None = None,
-    augmentation: Augmentation | None = None,
-    errors: Literal["raise", "skip"] = "raise",
-    label_mode: Literal["int", "categorical"] = "int",
-    cache: str | bool | os.PathLike[str] = "auto",
-    workers: int = 2,
-    progress: bool = True,
+    **options: Any,
 ) -> ImageFolder | tuple[ImageFolder, ImageFolder]:
     """Read images and labels named by a table, as a dataset for `fit`, `evaluate` and `predict` on any backend.
 
@@ -96,19 +82,9 @@ def image_table(
         weight_column: Column with the weight of each image in the loss. Batches have the weights as a third element.
         class_names: Names of the classes, labels or levels in the order of the model's outputs. `None`: sorted, by
             number if all names are numbers. Levels that are not numbers need it.
-        image_size: Pixels, `(height, width)` or one integer (see `image_folder`).
-        model: The model to train. It determines image size and preprocessing.
-        preprocessing: How an image becomes an input of the model. `None`: the model's own, or Google's.
-        batch_size: Images in a batch. The last batch may have fewer.
         validation_split: Share to hold out, up to 0.5: the first of about 1/share folds of `splits.fold_numbers`.
-        seed: Seed of everything random.
-        shuffle: Whether each epoch has a new order (see `image_folder`).
-        augmentation: Augmentation of the training images.
-        errors: What to do with damaged and missing images: `"raise"` an error, or `"skip"` them with a warning.
-        label_mode: `"categorical"`: one-hot labels of single classes, as they always are with mixup and cutmix.
-        cache: Where the pixels are kept (see `image_folder`).
-        workers: Threads that prepare the next batches; 0 for none.
-        progress: Whether to show a bar, and what was assumed, on standard error.
+        **options: Options of `image_folder`: `image_size`, `model`, `preprocessing`, `batch_size`, `seed`, `shuffle`,
+            `augmentation`, `errors` (missing images count as damaged ones), `cache`, `workers`, `progress`.
 
     Returns:
         An `ImageFolder`; with `validation_split` two: training and validation.
@@ -128,12 +104,13 @@ def image_table(
         >>> data.class_names, data.labels.tolist(), data.paths[0].name
         (('red', 'white'), [[0.0, 1.0], [1.0, 1.0]], '0.png')
     """
-    how = DatasetOptions.among(locals())
+    check_fields(DatasetOptions, options)
+    how = DatasetOptions(**options)
     columns = Columns(images_dir, image_column, label_column, task, separator, group_column, weight_column, class_names)
     data = read_table(table, columns)
-    if data.assumed and progress:
+    if data.assumed and how.progress:
         print(data.assumed, file=sys.stderr)
-    datasets = datasets_of(data, None if validation_split is None else hold_out(data, validation_split, seed), how)
+    datasets = datasets_of(data, None if validation_split is None else hold_out(data, validation_split, how.seed), how)
     return datasets[0] if validation_split is None else datasets
 
 

@@ -140,7 +140,7 @@ class Extractor:
             )
         before = None if before is None or len(before.output.shape) != 4 else before  # frames, of which one is an image
         start, parts = vit if before is None else model, [*filter(None, [before]), _tower(vit, layer)]
-        if layer is None and len(parts[-1].output.shape) == 3 and learner(model) is not vit:
+        if layer is None and len(parts[-1].output.shape) == 3 and (learner(model) is not vit or around(vit)):
             taken = [x.shape for x in getattr(learner(model), "inputs", None) or vit.inputs]
             if len(taken) > 1 or len(taken[0]) != 4:
                 raise ValueError(

@@ -27,8 +27,6 @@ class Probe:
         kernel: float32 `(features, classes)`.
         bias: float32 `(classes,)`.
         l2: The weight decay it was trained with.
-        held_out: Accuracy on what was held out while `l2` was chosen, or on the `validation` given; `None` without
-            either.
 
     Example:
         >>> Probe(kernel=np.eye(2, dtype="float32"), bias=np.zeros(2, "float32"), l2=0.0).predict([[0.2, 0.8]])
@@ -38,7 +36,6 @@ class Probe:
     kernel: np.ndarray
     bias: np.ndarray
     l2: float
-    held_out: float | None = None
 
     def logits(self, features: np.ndarray) -> np.ndarray:
         """Return the logits of features `(n, features)`, float32 `(n, classes)`."""
@@ -91,7 +88,6 @@ def linear_probe(
     labels: Any,
     *,
     classes: int | None = None,
-    validation: tuple[np.ndarray, Any] | None = None,
     l2: float | str = "auto",
     seed: int = 0,
 ) -> Probe:
@@ -103,10 +99,8 @@ def linear_probe(
         features: `(n, features)`, as `embed` and `features` return them.
         labels: `(n,)` integers, or one-hot `(n, classes)`.
         classes: How many there are; `None`: one more than the highest label.
-        validation: Features and labels to choose `l2` by; `None`: a fifth of each class, which the final probe is
-            trained with too.
         l2: Weight decay of the kernel, as in `mean(cross entropy) + l2 / 2 * sum(kernel ** 2)`; `"auto"`: that of the
-            lowest cross entropy on the validation data.
+            lowest cross entropy on a fifth of each class, which the final probe is trained with too.
         seed: Which fifth.
 
     Raises:
@@ -119,20 +113,14 @@ def linear_probe(
         >>> linear_probe(points, [0, 0, 1, 1], l2=0.01).predict([[0.1, 0.9], [0.8, 0.3]])
         array([0, 1])
     """
-    features, labels = _checked(features, labels, "features")
+    features, labels = _checked(features, labels)
     classes = int(labels.max()) + 1 if classes is None else classes
     check_labels(labels, classes)
-    decay = _decay(l2)
-    if validation is not None:
-        validation = _checked(*validation, "validation features", width=features.shape[1])
-        check_labels(validation[1], classes)
-        return _best(_fit(features, labels, classes, _DECAYS if decay is None else [decay]), *validation)
-    held, held_out = _a_fifth_of_each(labels, seed), None
+    decay, held = _decay(l2), _a_fifth_of_each(labels, seed)
     if decay is None and held.any():
-        chosen = _best(_fit(features[~held], labels[~held], classes, _DECAYS), features[held], labels[held])
-        decay, held_out = chosen.l2, chosen.held_out
+        decay = _best(_fit(features[~held], labels[~held], classes, _DECAYS), features[held], labels[held])
     (probe,) = _fit(features, labels, classes, [decay or 0.01])  # of one image of each class, none can be held out
-    return dataclasses.replace(probe, held_out=held_out)
+    return probe
 
 
 def _decay(l2: float | str) -> float | None:
@@ -143,8 +131,8 @@ def _decay(l2: float | str) -> float | None:
     return l2
 
 
-def _best(probes: Iterable[Probe], features: np.ndarray, labels: np.ndarray) -> Probe:
-    """Return the probe of the lowest cross-entropy; the search ends when it has risen twice in a row."""
+def _best(probes: Iterable[Probe], features: np.ndarray, labels: np.ndarray) -> float:
+    """Return the weight decay of the lowest cross-entropy; the search ends when it has risen twice in a row."""
     tried: list[Probe] = []
     losses: list[float] = []
     for probe in probes:
@@ -153,8 +141,7 @@ def _best(probes: Iterable[Probe], features: np.ndarray, labels: np.ndarray) -> 
         losses.append(-float(np.mean(np.log(likelihoods + 1e-30))))
         if len(losses) - np.argmin(losses) > 2:
             break
-    best = tried[np.argmin(losses)]
-    return dataclasses.replace(best, held_out=best.accuracy(features, labels))
+    return tried[np.argmin(losses)].l2
 
 
 def _fit(features: np.ndarray, labels: np.ndarray, classes: int, decays: Iterable[float]) -> Iterator[Probe]:
@@ -200,9 +187,6 @@ def ridge_probe(features: np.ndarray, labels: Any, *, classes: int | None = None
             with the smallest squared error of leave-one-out predictions, which have a closed form as well (PRESS, Allen
             1974; Hastie et al., The Elements of Statistical Learning, section 7.10).
 
-    Returns:
-        A `Probe`. For integers, its `held_out` is the accuracy of the leave-one-out predictions.
-
     Raises:
         TypeError: The features or labels are not numbers.
         ValueError: The shapes do not fit each other, labels are out of range, all images have the same labels, or
@@ -213,7 +197,7 @@ def ridge_probe(features: np.ndarray, labels: Any, *, classes: int | None = None
         >>> ridge_probe(points, [0, 0, 1, 1]).predict([[0.1, 0.9], [0.8, 0.3]])
         array([0, 1])
     """
-    features = _checked_features(features, "features")
+    features = _checked_features(features)
     decay, count, targets = _decay(l2), len(features), targets_of(labels, len(features), classes)
     if (targets == targets[0]).all():
         raise ValueError("A probe needs images with different labels. Received: the same labels for all images")
@@ -234,10 +218,7 @@ def ridge_probe(features: np.ndarray, labels: Any, *, classes: int | None = None
     if decay is None:
         decay = min(_RIDGE_DECAYS, key=lambda tried: np.mean(errors(tried) ** 2))
     kernel = axes @ (shrunk(decay) * products) / std[:, None]
-    held_out = None
-    if np.ndim(labels) == 1:
-        held_out = float(((targets - errors(decay)).argmax(axis=1) == targets.argmax(axis=1)).mean())
-    return Probe(kernel.astype("float32"), (share - mean @ kernel).astype("float32"), float(decay), held_out)
+    return Probe(kernel.astype("float32"), (share - mean @ kernel).astype("float32"), float(decay))
 
 
 def _principal_axes(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -274,7 +255,7 @@ def knn(features: np.ndarray, labels: Any, queries: np.ndarray, k: int = 20, tem
         >>> knn([[0.0, 1.0], [0.1, 0.9], [1.0, 0.0]], [0, 0, 1], [[0.9, 0.2]], k=1)
         array([1])
     """
-    features, labels = _checked(features, labels, "features")
+    features, labels = _checked(features, labels)
     queries = as_array(queries, "float32")
     if queries.ndim != 2 or queries.shape[1] != features.shape[1]:
         raise ValueError(
@@ -295,23 +276,22 @@ def knn(features: np.ndarray, labels: Any, queries: np.ndarray, k: int = 20, tem
     return neighbors.predict(queries) if len(queries) else np.zeros(0, int)
 
 
-def _checked(features: Any, labels: Any, what: str, width: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    features = _checked_features(features, what, width)
+def _checked(features: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
+    features = _checked_features(features)
     return features, label_numbers(labels, len(features))
 
 
-def _checked_features(features: Any, what: str, width: int | None = None) -> np.ndarray:
+def _checked_features(features: Any) -> np.ndarray:
     if isinstance(features, (keras.Model, str)):
         raise TypeError(
-            f"{what} must be an array of numbers, as training.embed(model, images) returns. "
+            f"features must be an array of numbers, as training.embed(model, images) returns. "
             f"Received: {received(features)}"
         )
-    features = numbers(features, what).astype("float32")
-    if features.ndim != 2 or 0 in features.shape or width not in (None, features.shape[1]):
-        shape = f"(n, {width or 'features'})"
-        raise ValueError(f"{what} must have the shape {shape}. Received: {features.shape}")
+    features = numbers(features, "features").astype("float32")
+    if features.ndim != 2 or 0 in features.shape:
+        raise ValueError(f"features must have the shape (n, features). Received: {features.shape}")
     if not np.isfinite(features).all():
-        raise ValueError(f"Some {what} are not finite numbers.")
+        raise ValueError("Some features are not finite numbers.")
     return features
 
 

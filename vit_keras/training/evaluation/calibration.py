@@ -12,7 +12,7 @@ from ... import anatomy
 from ..._internal.validate import as_array
 from ...anatomy.dry_run import ending
 from ...anatomy.inputs import preprocessing_of
-from ...anatomy.outputs import why_not_classifier
+from ...anatomy.outputs import sigmoid, softmax, why_not_classifier
 from ...anatomy.parts import learner
 from ..checks import check_labels, label_numbers
 from ..embeddings.batches import batches_of, joined_labels, run_over
@@ -77,10 +77,10 @@ def temperature(probabilities: Any, labels: Any) -> float:
     else:
         true, alone = labels, True
     if alone:
-        logits, normal = _logits(shares, "multi"), _sigmoid
+        logits, normal = _logits(shares, "multi"), sigmoid
         target = np.where(true > 0.5, trust, 1 - trust)
     else:
-        logits, normal = _logits(shares, "single"), _softmax
+        logits, normal = _logits(shares, "single"), softmax
         target = true * trust + (1 - true) * (1 - trust) / max(1, shares.shape[1] - 1)
     if np.ptp(logits, axis=1).max() == 0 and not (alone and logits.any()):
         return 1.0  # equal for all classes at every temperature
@@ -95,7 +95,7 @@ def temperature(probabilities: Any, labels: Any) -> float:
 def tempered(probabilities: np.ndarray, by: float | np.ndarray, task: str = "single") -> np.ndarray:
     """Return the probabilities of a model whose logits are divided by a temperature, or by each image's `(n, 1)`."""
     task = "multi" if _are_sigmoids(probabilities) else task
-    return (_sigmoid if task == "multi" else _softmax)(_logits(probabilities, task) / by)
+    return (sigmoid if task == "multi" else softmax)(_logits(probabilities, task) / by)
 
 
 def _are_sigmoids(probabilities: Any) -> bool:
@@ -107,15 +107,6 @@ def _are_sigmoids(probabilities: Any) -> bool:
 def _logits(probabilities: Any, task: str) -> np.ndarray:
     shares = np.maximum(as_array(probabilities, "float64"), 1e-37)  # the least of float32
     return np.log(shares / np.maximum(1 - shares, 1e-12)) if task == "multi" else np.log(shares)
-
-
-def _softmax(logits: np.ndarray) -> np.ndarray:
-    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return powers / powers.sum(axis=1, keepdims=True)
-
-
-def _sigmoid(logits: np.ndarray) -> np.ndarray:
-    return 0.5 + 0.5 * np.tanh(0.5 * logits)
 
 
 def half_by_half(probabilities: np.ndarray, labels: np.ndarray, task: str = "single") -> np.ndarray:

@@ -124,8 +124,8 @@ def finetune(
             `vit_keras.training.RECIPES`, or a `Recipe`.
         epochs: Number of epochs; `None`: the recipe's.
         minutes: Time limit in minutes, which may reduce the number of epochs; `None`: 12, or none with `epochs`. The
-            number follows from the time of the first steps, and again from later ones while the training is young. If
-            not even one epoch fits, a part of one is trained, but at least 20 steps. 0: no limit.
+            number follows from the time of the first steps. If not even one epoch fits, a part of one is trained, but
+            at least 20 steps. 0: no limit.
         image_size: Input size in pixels; `"native"`: the model's own; `"auto"`: the same, or fewer where the images are
             smaller. `(height, width)`, or one integer for a square. `None` is `"auto"`.
         batch_size: Images in a step; `None`: 32, or 16 for a short training. Short is one that sees fewer than 6,400
@@ -141,9 +141,9 @@ def finetune(
             (`vit_keras.training.losses.CrossEntropy`) was the better one where it was measured; `True` is
             `"weights"`. The metrics `"balanced_accuracy"` and `"macro_f1"` measure by the same rule.
         probe: Whether to look at the images first through the model as it is. It costs one forward pass of each, at
-            most a tenth of the time limit. Where an image has one class of several, simple classifiers of the features
-            are measured; if the accuracy decides (no other `metric`, no `balance`) and fine-tuning does not beat the
-            best linear one, it is saved too, as `probe.keras`. A new head starts as a ridge regression of the features
+            most a tenth of the time limit. Where an image has one class of several, a linear probe of the features is
+            measured; if the accuracy decides (no other `metric`, no `balance`) and fine-tuning does not beat it, it is
+            saved too, as `probe.keras`. A new head starts as a ridge regression of the features
             (`Recipe.head`), or else at zero. A test finds out whether mirror images keep their labels
             (`Recipe.flip_test`). The report also has near-duplicates, a learning curve and likely wrong labels.
         calibrate: Whether to calibrate the probabilities on the held-out images (see `vit_keras.training.calibrate`).
@@ -230,29 +230,13 @@ def finetune(
         sets = datasets_of(
             data, [*parts, everything] if refit and folds is None and steps < _REFIT_BELOW else parts, reading
         )
-    trainings = Trainings(
-        data=data,
-        given=given,
-        model=model,
-        title=Path(folder).resolve().name if isinstance(folder, (str, os.PathLike)) else "a table",
-        recipe=how,
-        output=output,
-        started=started,
-        notes=notes,
-        epochs=epochs,
-        seconds=60 * minutes or None,
-        batch_size=batch_size,
-        metric=metric,
-        balance=balance,
-        probe=probe,
-        calibrate=calibrate,
-        overwrite=overwrite,
-        seed=seed,
-        mistakes=mistakes,
-        refit=refit,
-        command=command,
-        progress=progress,
-    )
+    arguments = {
+        **locals(),
+        "title": Path(folder).resolve().name if isinstance(folder, (str, os.PathLike)) else "a table",
+        "recipe": how,
+        "seconds": 60 * minutes or None,
+    }
+    trainings = Trainings(**{field: arguments[field] for field in _names(Trainings)})
     return trainings.one(*sets) if folds is None else trainings.folds([*zip(sets[::2], sets[1::2])])
 
 

@@ -38,9 +38,6 @@ _FEWEST_STEPS = 20
 _LEAST = 1e-6
 """Seconds that a step takes at least."""
 
-_CHANGED = 1.5
-"""Factor by which the number of epochs that fit must change for the training to start over."""
-
 _STATE = ("settings", "epochs", "seconds", "history", "flip_test", "refits")
 """What `state.json` has of a `RunState`."""
 
@@ -234,33 +231,14 @@ def _read_values(path: Path, model: keras.Model) -> None:
             variable.assign(file[name])
 
 
-class Checkpointer(Stopwatch):
-    """Callback that records each epoch, and stops a training that diverges or has another speed."""
+class Checkpointer(keras.callbacks.Callback):
+    """Callback that records each epoch, and stops a training that diverges."""
 
-    def __init__(self, run: RunState, limit: TimeLimit | None = None):
+    def __init__(self, run: RunState):
         super().__init__()
         self.run: RunState = run
-        self._limit = limit
-        self.planned: float | None = None  # a new number of epochs, for which the training was stopped
-
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        super().on_train_batch_end(batch, logs)
-        if self._limit is not None and self.planned is None:
-            self.planned = self._other_plan(self._limit)
-            self.model.stop_training = self.planned is not None
-
-    def _other_plan(self, limit: TimeLimit) -> float | None:
-        """Return a number of epochs that fits the present speed much better, early enough to start over."""
-        early = 3 * self.run.done < self.run.epochs
-        if not early or len(self.seconds) < min(_TIMED_STEPS, limit.steps):
-            return None
-        possible = limit.epochs(float(np.median(self.seconds[-_TIMED_STEPS:])))
-        slower = possible * _CHANGED <= self.run.epochs and len(self.seconds) <= 2 * _TIMED_STEPS
-        return possible if slower or possible >= _CHANGED * self.run.epochs else None
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
-        if self.planned is not None:  # the epoch was stopped
-            return
         wrong = [name for name, value in logs.items() if not math.isfinite(value)]
         if wrong and not any(name.endswith("loss") for name in wrong):
             raise ValueError(

@@ -11,13 +11,12 @@ import sys
 import time
 import warnings
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import keras
 import numpy as np
 
 from ... import __version__
-from ..._internal.progress import SECONDS_BETWEEN_LINES
 from ...anatomy import name_classes, predictions
 from ...anatomy import task as task_of
 from ...anatomy.around import heads
@@ -37,13 +36,14 @@ from ..lora import merge_lora
 from ..losses import CrossEntropy, accuracy
 from ..recipes import Recipe
 from .baseline import Baseline
-from .request import Request
 from .results import pixels
 from .run import Checkpointer, RunState, TimeLimit, counted, duration, seconds_per_step
 
+if TYPE_CHECKING:
+    from .trainings import Trainings
+
 __all__: list[str] = []
 
-_MOST_PLANS = 4
 _NO_LIMIT = " (minutes=0 or --minutes 0: no limit)"
 SCALE_OF_NUMBERS = 0.1
 """Of a head that starts as ridge regression of numbers: better than 0.3 and 1 (benchmarks/finetuning.md)."""
@@ -53,20 +53,6 @@ SHARE_OF_FLIPS = 0.05
 
 _MOST_OF_HEAD = 20_000
 """Largest number of images that a new head is computed from, which bounds its memory."""
-
-
-class Lines(keras.callbacks.Callback):
-    """Callback that prints a line every few seconds, where no terminal shows Keras' bar."""
-
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self._epoch, self._next = epoch + 1, time.monotonic() + SECONDS_BETWEEN_LINES
-
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + SECONDS_BETWEEN_LINES
-            print(
-                f"Epoch {self._epoch}: step {batch + 1} of {self.params['steps']}, loss {logs['loss']:.4f}", flush=True
-            )
 
 
 class Score(keras.callbacks.Callback):
@@ -146,8 +132,8 @@ class Training:
     baseline: Baseline | None = None
     temperature: float | None = None
 
-    def __init__(self, request: Request, train: ImageFolder, held_out: ImageFolder | None = None):
-        self.request: Request = request
+    def __init__(self, request: Trainings, train: ImageFolder, held_out: ImageFolder | None = None):
+        self.request: Trainings = request
         self.train: ImageFolder = train
         self.held_out: ImageFolder | None = held_out
         self.parts: list[ImageFolder] = [train] if held_out is None else [train, held_out]
@@ -280,8 +266,7 @@ class Training:
         if frozen is not None and request.data.task == "single":
             self.baseline = Baseline.of(frozen, request.data, self.train, held_out)
         if self.baseline is not None:
-            images = f"{self.baseline.held_out:,} held-out images ({duration(self.baseline.seconds)})"
-            request.say(f"Without training, of {images}: {self.baseline.text}")
+            request.say(f"Linear probe, in {duration(self.baseline.seconds)}: {self.baseline.text}")
         self.fit(place, frozen, folds, whole)
         run, size = self.run, self.train.batch_size
         self.evaluation = evaluate_decoded(self.model, held_out, request.data.root, batch_size=size)
@@ -298,7 +283,7 @@ class Training:
 
     def fit(self, place: Path, frozen: FrozenFeatures | None, folds: int = 1, whole: RunState | None = None) -> None:
         """Train the model, or continue, in a folder, to the last epoch."""
-        request, limit = self.request, None
+        request = self.request
         self.run = RunState(place / ".state", self.settings(), request.overwrite)
         if not self.run.done:
             self.start_head(frozen)
@@ -306,18 +291,21 @@ class Training:
             self.run.begin(whole.epochs, whole.flip_test)
             self.say_plan()
         elif not self.run.epochs:
-            flips = self.test_flips()
+            flips, epochs = self.test_flips(), request.wanted
             if (left := request.left(folds)) is not None:
                 passes = 1 if request.metric is None else 2  # over the held-out images
                 validation = passes * len(cast("ImageFolder", self.held_out))
-                limit = TimeLimit(time.monotonic() + left, request.wanted, len(self.train), validation)
-            self.run.begin(request.wanted if limit is None else self.epochs_within(limit), flips)
+                epochs = self.epochs_within(
+                    TimeLimit(time.monotonic() + left, request.wanted, len(self.train), validation)
+                )
+            self.run.begin(epochs, flips)
             self.say_plan()
         if self.run.done:
             self.run.restore(self.model)
             request.say(f"Continuing after epoch {self.run.done} of {counted(self.run.epochs)}")
         try:
-            self._fit_within(limit)
+            if self.run.done < self.run.epochs:
+                self._fit()
         except KeyboardInterrupt:
             epochs = f"{self.run.done} of {counted(self.run.epochs)}"
             request.say(f"\nStopped after epoch {epochs}. The same call continues from there")
@@ -331,27 +319,12 @@ class Training:
             for part in self.parts:
                 part.labels = request.data.labels[part.rows]
 
-    def _fit_within(self, limit: TimeLimit | None) -> None:
-        """Train to the last epoch, and start over where the speed of a step asks for another number of epochs."""
-        for attempt in range(_MOST_PLANS):
-            watched = limit if attempt + 1 < _MOST_PLANS else None
-            checkpointer = Checkpointer(self.run, watched)
-            if self.run.done < self.run.epochs:
-                self._fit(checkpointer)
-            if watched is None or checkpointer.planned is None:
-                return
-            self.run.restore_start(self.model)
-            self.run.begin(checkpointer.planned)
-            epochs = f"{counted(checkpointer.planned)} of {watched.wanted} epochs"
-            self.request.say(f"The speed of a step has changed: starting over with {epochs}")
-
     def _callbacks(self) -> list[keras.callbacks.Callback]:
         return [*self.request.recipe.callbacks, *self.train.callbacks]
 
-    def _fit(self, checkpointer: Checkpointer) -> None:
+    def _fit(self) -> None:
         callbacks, run = self._callbacks(), self.run
         scored = self.request.metric is not None and self.held_out is not None
-        lines = [Lines()] if self.request.progress and not sys.stdout.isatty() else []
         self.train.augmentation = self.plan.augmentation
         self.model.fit(
             self.train,
@@ -360,8 +333,8 @@ class Training:
             epochs=math.ceil(run.epochs),
             steps_per_epoch=None if run.epochs >= 1 else self.steps,
             class_weight=self.train.class_weight if self.request.balance in (True, "weights") else None,
-            verbose=(2 if lines else 1) if self.request.progress else 0,
-            callbacks=[*callbacks, *([Score(self, callbacks)] if scored else []), checkpointer, *lines],
+            verbose=(1 if sys.stdout.isatty() else 2) if self.request.progress else 0,
+            callbacks=[*callbacks, *([Score(self, callbacks)] if scored else []), Checkpointer(run)],
         )
 
 

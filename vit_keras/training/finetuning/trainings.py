@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import json
 import shutil
+import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -19,6 +21,7 @@ from ..._internal.warn import warn_caller
 from ...opening import open_model
 from .. import metrics
 from ..data.dataset import ImageFolder
+from ..data.folder import Labeled
 from ..evaluation import Evaluation, explained_images, images_of_mistakes, relative
 from ..evaluation.calibration import calibrate
 from ..evaluation.findings import Finding, analyze, wrong_labels
@@ -28,7 +31,6 @@ from ..evaluation.report import report
 from ..recipes import Recipe
 from . import results
 from .baseline import Baseline
-from .request import Request
 from .results import FinetuneResult, FoldsResult
 from .run import LATER, RunState, counted, duration, images_within
 from .training import Training, digest, scale_head, with_head
@@ -59,8 +61,52 @@ def _note(caught: list[warnings.WarningMessage], notes: list[str]) -> None:
         warn_caller(str(warning.message), warning.category)
 
 
-class Trainings(Request):
-    """A request and the trainings that it asks for."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trainings:
+    """The arguments of `finetune` (see there), the images and the model that were found, and its trainings."""
+
+    data: Labeled
+    given: keras.Model
+    model: Any
+    """As the user named it."""
+
+    title: str
+    recipe: Recipe
+    output: Path
+    started: float
+    notes: list[str]
+    epochs: int | None
+    seconds: float | None
+    batch_size: int | None
+    metric: str | None
+    balance: bool | str
+    probe: bool
+    calibrate: bool
+    overwrite: bool
+    seed: int
+    mistakes: int
+    refit: bool
+    command: str | None
+    progress: bool
+
+    def say(self, text: str) -> None:
+        """Print a line, if that is wanted."""
+        if self.progress:
+            print(text, flush=True)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the options that a run which continues must have again."""
+        names = ("epochs", "metric", "balance", "probe", "refit", "seed")
+        return {"recipe": self.recipe.to_dict(), **{name: getattr(self, name) for name in names}}
+
+    @property
+    def wanted(self) -> int:
+        """The number of epochs to train if there is time."""
+        return self.epochs or self.recipe.epochs
+
+    def left(self, folds: int = 1) -> float | None:
+        """Return the seconds that each of some folds has from now on; `None` for no limit."""
+        return None if self.seconds is None else (self.started + self.seconds - time.monotonic()) / folds
 
     @property
     def _accuracy_decides(self) -> bool:
