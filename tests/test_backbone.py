@@ -123,7 +123,8 @@ def test_a_segmenter_trains_and_shows_its_attention():
     assert visualize.record(segment, images).attention.shape == (2, 2, 2, 16, 16)
     of_a_place = visualize.record(segment, images, target=lambda logits: logits[:, 9, 35, 1])
     assert of_a_place.gradients.any()
-    np.testing.assert_allclose(of_a_place.readout, [[0] + [1 / 15] * 15] * 2)  # it does not read the class token
+    # It does not read the class token. The shares are measured, in float32, with weights that were drawn.
+    np.testing.assert_allclose(of_a_place.readout, [[0] + [1 / 15] * 15] * 2, rtol=1e-6)
     maps = visualize.all_maps(segment, images, lambda logits: logits[:, 9, 35, 1])
     assert list(maps) == [name for name in visualize.METHODS if name != "legrad"]
     with pytest.raises(ValueError, match="several blocks"):

@@ -63,19 +63,6 @@ def test_get_layer_takes_the_names_of_vit_keras_0_1(name):
     assert model.get_layer(index=1) is model.layers[1]
 
 
-def test_the_output_of_a_block_is_not_taken_for_a_pair():
-    block, attention = layers.TransformerBlock(num_heads=2, mlp_dim=8), layers.MultiHeadSelfAttention(num_heads=2)
-    tokens = keras.Input((5, 8))
-    for output in (block(tokens), attention(tokens)):
-        for take in (lambda pair: pair[0], lambda pair: pair[1], tuple):
-            with pytest.raises(TypeError, match="return_attention_scores="):
-                take(output)
-        assert output[:, 0].shape == (None, 8)
-    model = tiny(32)
-    with pytest.raises(TypeError, match=r"visualize\.record"):
-        [layer.output[1] for layer in model.layers if isinstance(layer, layers.TransformerBlock)]
-
-
 def test_a_subclass_may_return_the_pair_of_vit_keras():
     class Attention(layers.MultiHeadSelfAttention):
         def call(self, inputs):

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from vit_keras import layers, vit
+from vit_keras.backend import attention as fused
 from vit_keras.backend import backward
 from vit_keras.layers import attention as attention_module
-from vit_keras.layers import fused, mlp
+from vit_keras.layers import mlp
 
 numpy = keras.ops.convert_to_numpy
 BACKEND = keras.backend.backend()

@@ -17,8 +17,7 @@ import keras
 
 from . import layers
 from ._internal.validate import instance
-from .config import ViTConfig
-from .config_checks import stored_activation
+from .config import ViTConfig, stored_activation
 from .layers._base import LayerNormalization
 from .layers.mixer import MixerBlock
 from .layers.patches import Conv2D, PatchNormalization
@@ -149,21 +148,16 @@ def _rotations(patches, config):
 
 
 def _transformer(config, n):
-    switches = (*layers.TransformerBlock.SWITCHES, *layers.MultiHeadSelfAttention.SWITCHES)
-    own = {switch: getattr(config, switch) for switch in switches}
-    varying = {"stochastic_depth": config.stochastic_depth_of(n), "merge_tokens": config.tokens_merged_in(n)}
-    return layers.TransformerBlock(**own, **varying, name=_BLOCK.format(n))
+    kind = layers.MergingBlock if any(map(config.tokens_merged_in, range(n + 1))) else layers.TransformerBlock
+    own = {field: getattr(config, field) for field in kind.fields if hasattr(config, field)}
+    own |= {"stochastic_depth": config.stochastic_depth_of(n)}
+    own |= {"merge_tokens": config.tokens_merged_in(n)} if kind is layers.MergingBlock else {}
+    return kind(**own, name=_BLOCK.format(n))
 
 
 def _mixer(config, n):
-    return MixerBlock(
-        tokens_mlp_dim=config.tokens_mlp_dim,
-        mlp_dim=config.mlp_dim,
-        dropout=config.dropout,
-        activation=config.mlp_activation,
-        epsilon=config.epsilon,
-        name=_BLOCK.format(n),
-    )
+    sizes = (config.tokens_mlp_dim, config.mlp_dim, config.dropout, config.mlp_activation, config.epsilon)
+    return MixerBlock(*sizes, name=_BLOCK.format(n))
 
 
 def pool(x: Any, merged: Any, config: ViTConfig) -> Any:

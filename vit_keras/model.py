@@ -23,9 +23,9 @@ from .backend.keras_internals import concrete, flat_layers
 from .backend.keras_speed import FastModel
 from .backend.traced import is_inside
 from .checkpoints import saved_models
-from .config import ViTConfig
-from .config_checks import check_image_size
+from .config import ViTConfig, check_image_size
 from .layers import MlpBlock
+from .layers.merging import opened
 from .preprocess import Preprocessing
 
 if TYPE_CHECKING:
@@ -310,6 +310,7 @@ class VisionTransformer(FastModel):
     def from_config(cls, config: Any, custom_objects: Any = None) -> Any:
         config = dict(config)
         vit, origin = config.pop("vit", None), config.pop("origin", None)
+        config["layers"] = [opened(layer) for layer in config["layers"]]
         model = super().from_config(config, custom_objects)
         for layer in model.layers:
             if not layer.trainable:

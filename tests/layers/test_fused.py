@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from vit_keras.layers import fused
+from vit_keras.backend import attention as fused
 
 pytestmark = [pytest.mark.core, pytest.mark.only_on("jax", reason="PyTorch's kernel takes any number of tokens")]
 

@@ -206,11 +206,11 @@ def test_chunks_of_queries_weigh_merged_tokens_too(monkeypatch):
 
 
 def test_a_block_alone():
-    block = layers.TransformerBlock(num_heads=2, mlp_dim=8, merge_tokens=3, prefix_tokens=1)
+    block = layers.MergingBlock(num_heads=2, mlp_dim=8, merge_tokens=3, prefix_tokens=1)
     tokens, sizes, scores = block(images()[:, :9, :8, 0], return_attention_scores=True)
     assert (tokens.shape, sizes.shape, scores.shape) == ((3, 6, 8), (3, 6, 1), (3, 2, 9, 9))
     np.testing.assert_array_equal(array(sizes).sum(axis=(1, 2)), 9)
-    assert block.compute_output_shape((None, 9, 8)) == (None, 6, 8)
+    assert block.compute_output_shape((None, 9, 8)) == ((None, 6, 8), (None, 6, 1))
     symbolic = block(keras.Input((9, 8)), sizes=keras.Input((9, 1)), return_attention_scores=True)
     assert [tensor.shape for tensor in symbolic] == [(None, 6, 8), (None, 6, 1), (None, 2, 9, 9)]
     attention = layers.MultiHeadSelfAttention(num_heads=2)
@@ -220,14 +220,14 @@ def test_a_block_alone():
 @pytest.mark.parametrize("prefix", [0, 1])
 def test_nothing_that_is_empty_is_joined_to_the_merged_tokens(prefix, monkeypatch):
     """XNNPACK, which runs LiteRT files, stops at a concatenation that begins with an empty tensor."""
-    first, concatenate = [], ops.concatenate
+    first, concatenate = [], keras.ops.concatenate
 
     def noting(parts, axis):
         first.append(parts[0].shape[axis])
         return concatenate(parts, axis=axis)
 
-    monkeypatch.setattr(ops, "concatenate", noting)
-    block = layers.TransformerBlock(num_heads=2, mlp_dim=8, merge_tokens=3, prefix_tokens=prefix)
+    monkeypatch.setattr(keras.ops, "concatenate", noting)
+    block = layers.MergingBlock(num_heads=2, mlp_dim=8, merge_tokens=3, prefix_tokens=prefix)
     tokens, _ = block(images()[:, :9, :8, 0])
     assert tokens.shape == (3, 6, 8) and first and 0 not in first
 

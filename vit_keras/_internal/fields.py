@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 import itertools
 import re
 import textwrap
-from typing import Any
+from typing import Any, TypeVar
 
-__all__ = ["FieldsDoc", "texts_of"]
+__all__ = ["FieldsDoc", "documented", "texts_of"]
+
+_Class = TypeVar("_Class", bound=type)
 
 _SECTION = re.compile(r"^(?:Call arguments|Input shape|Output shape|Attributes|Raises|Example):$", re.MULTILINE)
 
@@ -48,3 +51,10 @@ class FieldsDoc:
         text = "\n\n".join([before, *listed, *([after] if after else [])])
         cls.__doc__ = text
         return text
+
+
+def documented(cls: _Class) -> _Class:
+    """Give a dataclass a docstring with the text under each of its fields."""
+    doc: Any = FieldsDoc(cls.__doc__ or "", [field.name for field in dataclasses.fields(cls)])
+    cls.__doc__ = doc
+    return cls

@@ -15,6 +15,7 @@ from .. import layers
 from .._internal.validate import is_number
 from ..backend.guarded import CheckedModel
 from ..backend.keras_internals import flat_layers, kept
+from ..layers._base import change_setting
 from ..layers.mixer import MixerBlock
 from ..layers.patches import Conv2D
 from ..preprocess import GOOGLE
@@ -224,9 +225,8 @@ def set_rates(vit: keras.Model, dropout: float | None = None, stochastic_depth: 
     for n, block in enumerate(found):
         if dropout is not None:
             for layer in (block, *(part for part in flat_layers(block) if isinstance(part, layers.MlpBlock))):
-                layer.dropout = dropout
                 for part in (getattr(layer, "dropout_layer", None), *getattr(layer, "layers", ())):
                     if isinstance(part, keras.layers.Dropout):
-                        block.change_as_built(part, "rate", dropout)
+                        change_setting(part, "rate", dropout)
         if stochastic_depth is not None and hasattr(block, "drop_path"):
-            block.change_as_built(block.drop_path, "rate", stochastic_depth * n / max(len(found) - 1, 1))
+            change_setting(block.drop_path, "rate", stochastic_depth * n / max(len(found) - 1, 1))

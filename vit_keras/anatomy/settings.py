@@ -8,8 +8,7 @@ import keras
 
 from .. import layers
 from ..backend.keras_internals import flat_layers
-from ..config import ViTConfig
-from ..config_checks import stored_activation
+from ..config import ViTConfig, stored_activation
 from ..layers._base import Composite
 from ..layers.mixer import MixerBlock
 from ..layers.patches import PatchNormalization

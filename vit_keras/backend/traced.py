@@ -185,7 +185,7 @@ def _described(layer: keras.layers.Layer) -> Any:
     return type(layer).__qualname__, layer.dtype_policy.name, variables, [(name, _text(own[name])) for name in names]
 
 
-_NO_SETTINGS = {"name", "build", "quantize", "training", "preprocessing", "outer_models", "unclaimed", "seed"}
+_NO_SETTINGS = {"name", "build", "quantize", "training", "stochastic_depth", "seed"}
 
 
 def _text(value: Any) -> str:

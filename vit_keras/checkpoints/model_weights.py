@@ -178,7 +178,7 @@ def _infer_plain_config(vit: keras.Model, shapes: Mapping[str, tuple[int, ...]])
             "channels": channels,
             "num_layers": len(blocks),
             "hidden_size": hidden_size,
-            "merge_tokens": tuple(block.merge_tokens for block in blocks),
+            "merge_tokens": tuple(getattr(block, "merge_tokens", 0) for block in blocks),
             "final_norm": "tokens" if "Transformer/encoder_norm/scale" in shapes else None,
             "pooling": "token" if pooled else None,
             "representation_size": top.get("pre_logits"),

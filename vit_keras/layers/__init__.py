@@ -16,6 +16,7 @@ from .rotary import RotaryPositions  # isort: skip
 from .attention import MultiHeadSelfAttention  # isort: skip
 from .mlp import LayerScale, MlpBlock  # isort: skip
 from .block import TransformerBlock  # isort: skip
+from .merging import MergingBlock  # isort: skip
 from .pooling import AttentionPooling  # isort: skip
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "ClassToken",
     "ExtractToken",
     "LayerScale",
+    "MergingBlock",
     "MlpBlock",
     "MultiHeadSelfAttention",
     "PatchDropout",

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 
 import keras
 import numpy as np
-from keras import ops
 
 from .._internal.fields import FieldsDoc
-from ..backend import changes
+from ..backend import changes, ops
 from ..backend.backward import in_one_pass, layer_norm
 from ..backend.direct import Direct, may_skip_keras
 from ..backend.keras_internals import add_seed_generator, flat_layers, full_kernel, kernel_of
-from ._ops import linear, normalize
 
 _Class = TypeVar("_Class", bound=type)
 
@@ -47,27 +45,33 @@ class Layer(Direct, _Declared):
 
     As in Flax and Equinox, `num_heads: int` declares a required argument, and `dropout: float = 0.0` one with a
     default. Each is set as an attribute; `setup` then makes the layers inside. A subclass inherits the fields, and a
-    subclass with an `__init__` of its own adds none. Keras' own arguments are keywords.
+    subclass with an `__init__` of its own adds none. Fields of a class with `kw_only=True` and Keras' own arguments are
+    keywords.
     """
 
     if TYPE_CHECKING:
-        name: str | None = _keyword(default=None)
+        name: str = _keyword(default=None)
         dtype: Any = _keyword(default=None)
         trainable: bool = _keyword(default=True)
 
     fields: ClassVar[dict[str, inspect.Parameter]] = {}
     """The arguments by name, in the order in which they may be passed."""
 
+    _declared: ClassVar[dict[str, inspect.Parameter]] = {}  # those of the class itself
+
     _reads_training: ClassVar[bool] = False  # whether `training=None` means the value of the layer around
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, kw_only: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls._reads_training = vars(cls).get("reads_training", "training" in inspect.signature(cls.call).parameters)
+        cls._declared = {} if "__init__" in vars(cls) else _declared_in(cls, kw_only)
+        cls.fields = {}
+        for each in reversed(cls.__mro__):
+            cls.fields.update(vars(each).get("_declared", {}))
         if "__init__" in vars(cls):
             cls.__signature__ = None  # inspect then reads it
-        elif own := _own_fields(cls):
-            cls.fields = {**cls.fields, **own}
-            in_order = sorted(cls.fields.values(), key=lambda field: field.default is not field.empty)
+        elif cls._declared:
+            in_order = sorted(cls.fields.values(), key=lambda field: (field.kind, field.default is not field.empty))
             others = inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD, annotation="Any")
             cls.__signature__ = inspect.Signature([*in_order, others])
         if cls.fields and cls.__doc__:
@@ -76,14 +80,16 @@ class Layer(Direct, _Declared):
         _let_keras_describe(cls)
 
     def __init__(self, *args: Any, **kwargs: Any):
-        fields, given = self.fields, dict(zip(self.fields, args))
+        fields = self.fields
+        by_place = [name for name, field in fields.items() if field.kind is not field.KEYWORD_ONLY]
+        given = dict(zip(by_place, args))
         if twice := [name for name in given if name in kwargs]:
             raise TypeError(f"{type(self).__name__} received {twice[0]}= twice: by position and by name.")
         given.update((name, kwargs.pop(name)) for name in fields if name in kwargs)
         missing = [name for name, field in fields.items() if field.default is field.empty and name not in given]
         if missing:
             raise TypeError(f"{type(self).__name__} needs {', '.join(f'{name}=' for name in missing)}.")
-        super().__init__(*args[len(fields) :], **kwargs)
+        super().__init__(*args[len(by_place) :], **kwargs)
         for name, field in fields.items():
             value = given.get(name, field.default)
             setattr(self, name, tuple(value) if isinstance(value, (list, np.ndarray)) else value)
@@ -121,14 +127,17 @@ class Layer(Direct, _Declared):
         return {**super().get_config(), **{name: getattr(self, name) for name in self.fields}}
 
 
-def _own_fields(cls: type) -> dict[str, inspect.Parameter]:
-    """Return the fields that a class itself declares, as arguments."""
-    kind, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
-    return {
-        name: inspect.Parameter(name, kind, default=vars(cls).get(name, empty), annotation=annotation)
-        for name, annotation in inspect.get_annotations(cls).items()
-        if name[0] != "_" and "ClassVar" not in str(annotation)
-    }
+def _declared_in(cls: type, kw_only: bool) -> dict[str, inspect.Parameter]:
+    """Take the fields that a class itself declares, and return them as arguments."""
+    kind = inspect.Parameter.KEYWORD_ONLY if kw_only else inspect.Parameter.POSITIONAL_OR_KEYWORD
+    fields = {}
+    for name, annotation in inspect.get_annotations(cls).items():
+        if name[0] != "_" and "ClassVar" not in str(annotation):
+            default = vars(cls).get(name, inspect.Parameter.empty)
+            if default is not inspect.Parameter.empty:
+                delattr(cls, name)  # it would hide a layer of the same name, which PyTorch keeps elsewhere
+            fields[name] = inspect.Parameter(name, kind, default=default, annotation=annotation)
+    return fields
 
 
 def _let_keras_describe(cls: type[Layer]) -> None:
@@ -152,7 +161,7 @@ class Dense(Layer, keras.layers.Dense):
     reads_training = False
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        x = linear(inputs, kernel_of(self), self.bias)
+        x = ops.linear(inputs, kernel_of(self), self.bias)
         if x is None:
             return super().call(inputs)
         return x if self.activation is None else self.activation(x)
@@ -164,7 +173,7 @@ class Dense(Layer, keras.layers.Dense):
             return None
         if not may_skip_keras(self, (inputs,), {}, False):  # a hook would see another output
             return None
-        return linear(inputs, kernel_of(self), self.bias, approximate)
+        return ops.linear(inputs, kernel_of(self), self.bias, approximate)
 
     def quantize(self, mode: Any = None, **options: Any) -> Any:
         return super().quantize(mode, **{**options, "type_check": False})  # Keras quantizes no class but its own
@@ -223,20 +232,17 @@ class Composite(Layer):
         for number in frozen:
             weights[number].trainable = False
 
-    def change_as_built(self, part: keras.layers.Layer, name: str, value: Any) -> None:
-        """Change a setting of a layer inside along with the field that it was built by."""
-        change_setting(part, name, value)
-        self._settings = tuple(
-            {**dict(self._settings), (flat_layers(self).index(part), name): getattr(part, name)}.items()
-        )
-
     def get_config(self) -> dict[str, Any]:
         (dense, frozen), inside = self._built_as, [*self._inside]
         if self.built:
             dense = [_changes(layer) for layer in dense_layers(self)]
             frozen = [n for n, weight in enumerate(self.weights) if not weight.trainable] if self.trainable else []
-            before = dict(self._settings)
-            now = _settings(self)
+            before, now = dict(self._settings), _settings(self)
+            if before.keys() - now.keys():
+                raise TypeError(
+                    f"A layer inside of {self.name!r} was replaced by another, which no configuration describes. Put "
+                    "it back before you copy or save the layer."
+                )
             inside = [[*at, as_json(value)] for at, value in now.items() if before.get(at, value) != value]
         changed = {"dense": [*dense] if any(dense) else [], "frozen": [*frozen], "inside": inside}
         return {**super().get_config(), **{name: value for name, value in changed.items() if value}}
@@ -303,32 +309,6 @@ def symbolic(layer: Any, *shapes: Any) -> Any:
     return one_or_all(*(keras.KerasTensor(shape, dtype=layer.compute_dtype) for shape in shapes))
 
 
-def spec_of(layer: Any, *shapes: Any) -> Any:
-    """Return symbolic outputs like `symbolic`, for a layer that always returned a pair in vit-keras 0.x."""
-    return symbolic(layer, *shapes) if shapes[1:] else OutputAlone(shapes[0], dtype=layer.compute_dtype)
-
-
-class OutputAlone(keras.KerasTensor):
-    """A symbolic output that refuses to be unpacked as the pair that the same layer returned in vit-keras 0.x."""
-
-    # A model around the layer returns an ordinary one.
-
-    def __iter__(self) -> Any:
-        raise TypeError(_NO_PAIR)
-
-    def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, (int, np.integer)) and self.shape[0] is None:  # an image that the batch may not have
-            raise TypeError(_NO_PAIR)
-        return super().__getitem__(key)
-
-
-_NO_PAIR = (
-    "TransformerBlock and MultiHeadSelfAttention return only their output, where vit-keras 0.x returned (output, "
-    "weights). To get both, call a new layer with return_attention_scores=True. To get the weights of a model, use "
-    "vit_keras.visualize.record(model, images).attention."
-)
-
-
 def grid_of(patches: Any) -> Any:
     """Return the cells down and across of a feature map: integers, or scalar tensors known only in the graph."""
     return tuple(fixed or ops.shape(patches)[axis] for axis, fixed in enumerate(patches.shape))[1:3]
@@ -371,7 +351,7 @@ class LayerNormalization(Layer, keras.layers.LayerNormalization):
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         if not training or keras.backend.backend() == "torch":
-            outputs = normalize(inputs, self.gamma, self.beta, self.epsilon, self.compute_dtype)
+            outputs = ops.normalize(inputs, self.gamma, self.beta, self.epsilon, self.compute_dtype)
             return super().call(inputs) if outputs is None else outputs
         scale, shift = map(ops.convert_to_tensor, (self.gamma, self.beta))
         return ops.cast(in_one_pass(layer_norm, self.epsilon)(inputs, scale, shift), self.compute_dtype)

@@ -1,16 +1,16 @@
-"""Multi-head self-attention, with a fused kernel or in chunks where that is faster or smaller."""
+"""Multi-head self-attention (paper, appendix A)."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
-from keras import ops
 
 from .._internal.tap import is_tapped, visit
-from ._base import Composite, Dense, Dropout, LayerNormalization, one_or_all, register, spec_of, token_width
-from ._ops import reshape, transpose
-from .fused import attention_bias, fused_attention, has_fused_attention, in_chunks
+from ..backend import ops
+from ..backend.attention import fused_attention, has_fused_attention, in_chunks
+from ._base import Composite, Dense, Dropout, LayerNormalization, one_or_all, register, symbolic, token_width
+from .bias import mask_bias, sum_of
 from .relative import RelativePositions
 from .rotary import rotate
 
@@ -18,32 +18,35 @@ MAX_SCORE_BYTES = 32 << 20
 """Maximum size of one image's float32 scores in a layer without a fused kernel."""
 
 
-@register
-class MultiHeadSelfAttention(RelativePositions, Composite):
-    """Multi-head self-attention (paper, appendix A).
+class Switches(Composite, kw_only=True):
+    """Arguments of the attention that a `TransformerBlock` passes on, and that `ViTConfig` has under the same names."""
 
-    Args:
-        num_heads: Number of heads.
-        dim_head: Width of a head; `None` for `hidden_size / num_heads`.
-        dropout: Rate of the dropout on the attention weights.
-        qkv_bias: Whether queries, keys and values have a bias.
-        key_bias: Whether keys have a bias; `None`: as `qkv_bias`.
-        out_bias: Whether the output projection has a bias.
-        relative_grid: Patches down and across for a learned bias of each relative position, and three for tokens before
-            the patches, which is added to the logits (BEiT, arXiv 2106.08254). `None` for no bias.
-        relative_resize: Resampling of this bias; see `vit_keras.positions.resize_relative_position_bias`.
-        rope_interleaved: Whether rotary positions rotate pairs of neighboring channels instead of the two halves of a
-            head.
-        attention_norm: Whether there is a layer normalization before the output projection (sub-LN, arXiv 2210.06423).
-        epsilon: Added to the variance in this layer normalization.
+    qkv_bias: bool = True
+    """Whether queries, keys and values have a bias."""
+    key_bias: bool | None = None
+    """Whether keys have a bias; `None`: as `qkv_bias`."""
+    out_bias: bool = True
+    """Whether the output projection has a bias."""
+    attention_norm: bool = False
+    """Whether there is a layer normalization before the output projection (sub-LN, arXiv 2210.06423)."""
+    relative_grid: tuple[int, int] | None = None
+    """Patches down and across for a learned bias of each relative position (BEiT, arXiv 2106.08254), or `None`."""
+    relative_resize: str = "bilinear"
+    """Resampling of this bias; see `vit_keras.positions.resize_relative_position_bias`."""
+    rope_interleaved: bool = False
+    """Whether rotary positions rotate pairs of neighboring channels instead of the two halves of a head."""
+
+
+@register
+class MultiHeadSelfAttention(RelativePositions, Switches):
+    """Multi-head self-attention (paper, appendix A).
 
     Call arguments:
         inputs: Tokens.
         rope: Sines and cosines of `RotaryPositions` for the last tokens; the tokens before them are not rotated.
         queries: Other tokens that attend to the inputs (cross-attention), `(1 or batch, queries, hidden_size)`;
             `None`: the inputs themselves.
-        sizes: Number of patches in each token, `(batch, tokens, 1)`, if tokens were merged. A token counts as this
-            number of keys.
+        bias: Added to the logits; it broadcasts to `(batch, heads, queries, tokens)`.
         attention_mask: Booleans, true where a query attends to a token: `(batch, queries, tokens)`, or
             `(batch, tokens)` for all queries. `None`: everywhere.
         return_attention_scores: Whether to return `(output, scores)` instead of the output alone. The scores are the
@@ -68,46 +71,16 @@ class MultiHeadSelfAttention(RelativePositions, Composite):
         (1, 4, 5, 5)
     """
 
-    SWITCHES = (
-        *("qkv_bias", "key_bias", "out_bias", "attention_norm"),
-        *("relative_grid", "relative_resize", "rope_interleaved"),
-    )
-    """Arguments that a `TransformerBlock` passes on, and that `ViTConfig` has under the same names."""
+    num_heads: int
+    """Number of heads."""
+    dim_head: int | None = None
+    """Width of a head; `None` for `hidden_size / num_heads`."""
+    dropout: float = 0.0
+    """Rate of the dropout on the attention weights."""
+    epsilon: float = 1e-6
+    """Added to the variance in the layer normalization."""
 
-    tapped_as = "attention"
-    """The name that a `tap` sees the scores under."""
-
-    def __init__(
-        self,
-        num_heads: int,
-        dim_head: int | None = None,
-        dropout: float = 0.0,
-        qkv_bias: bool = True,
-        key_bias: bool | None = None,
-        out_bias: bool = True,
-        relative_grid: Any = None,
-        relative_resize: str = "bilinear",
-        rope_interleaved: bool = False,
-        attention_norm: bool = False,
-        epsilon: float = 1e-6,
-        **kwargs: Any,
-    ):
-        super().__init__(**kwargs)
-        self.num_heads = num_heads
-        self.dim_head = dim_head
-        self.dropout = dropout
-        self.qkv_bias = qkv_bias
-        self.key_bias = key_bias
-        self.out_bias = out_bias
-        self.relative_grid: tuple[Any, ...] | None = None if relative_grid is None else tuple(relative_grid)
-        self.relative_resize = relative_resize
-        self.rope_interleaved = rope_interleaved
-        self.attention_norm = attention_norm
-        self.epsilon = epsilon
-
-    def switches(self) -> Any:
-        """Return the arguments named in `SWITCHES`."""
-        return {name: getattr(self, name) for name in self.SWITCHES}
+    tapped_as: ClassVar[str] = "attention"  # the name that a `tap` sees the scores under
 
     def build(self, input_shape: Any) -> None:
         self.hidden_size: int = token_width(self, input_shape)
@@ -117,25 +90,23 @@ class MultiHeadSelfAttention(RelativePositions, Composite):
                 "Change one of them, or pass dim_head."
             )
         self.projection_dim: int = self.dim_head or self.hidden_size // self.num_heads
-        inner = self.num_heads * self.projection_dim
+        inner, width = self.num_heads * self.projection_dim, self.hidden_size
         key_bias = self.qkv_bias if self.key_bias is None else self.key_bias
-        for attribute, name, source, target, bias in (
-            ("query_dense", "query", self.hidden_size, inner, self.qkv_bias),
-            ("key_dense", "key", self.hidden_size, inner, key_bias),
-            ("value_dense", "value", self.hidden_size, inner, self.qkv_bias),
-            ("combine_heads", "out", inner, self.hidden_size, self.out_bias),
-        ):
-            dense = Dense(target, use_bias=bias, name=name, dtype=self.dtype_policy)
-            setattr(self, attribute, dense)
-            dense.build((None, source))
+        self.query_dense: Dense = self._dense("query", width, inner, self.qkv_bias)
+        self.key_dense: Dense = self._dense("key", width, inner, key_bias)
+        self.value_dense: Dense = self._dense("value", width, inner, self.qkv_bias)
+        self.combine_heads: Dense = self._dense("out", inner, width, self.out_bias)
         self.dropout_layer: Dropout = Dropout(self.dropout, dtype=self.dtype_policy)
         if self.attention_norm:
-            self.norm: LayerNormalization = LayerNormalization(
-                epsilon=self.epsilon, name="norm", dtype=self.dtype_policy
-            )
+            self.norm: LayerNormalization = self.part(LayerNormalization, "norm", epsilon=self.epsilon)
             self.norm.build((None, inner))
         self.build_relative_positions(input_shape[1])
         self.change_as_configured()
+
+    def _dense(self, name: str, source: int, target: int, bias: bool) -> Dense:
+        dense = self.part(Dense, name, units=target, use_bias=bias)
+        dense.build((None, source))
+        return dense
 
     def call(
         self,
@@ -144,26 +115,27 @@ class MultiHeadSelfAttention(RelativePositions, Composite):
         return_attention_scores: bool = False,
         rope: Any = None,
         queries: Any = None,
-        sizes: Any = None,
-        with_keys: bool = False,
+        bias: Any = None,
         attention_mask: Any = None,
+        with_keys: bool = False,
     ) -> Any:
         asking = inputs if queries is None else queries
         # One matrix of all tokens: TensorFlow adds a bias inside a product of two matrices, but not of more axes.
-        flat, asked = (reshape(x, (-1, self.hidden_size)) for x in (inputs, asking))
+        flat, asked = (ops.reshape(x, (-1, self.hidden_size)) for x in (inputs, asking))
         query = self._heads(self.query_dense(asked), _count(asking))
         key = self._heads(self.key_dense(flat), _count(inputs))
         value = visit(self, "values", self._heads(self.value_dense(flat), _count(inputs)))
         if rope is not None:
             query, key = (rotate(x, rope, self.rope_interleaved) for x in (query, key))
-        bias = attention_bias(query, key, self.relative_bias(query.dtype), sizes, attention_mask)
+        bias = sum_of(self.relative_bias(query.dtype), bias, mask_bias(attention_mask, query, key))
         if return_attention_scores or is_tapped() or queries is not None or (training and self.dropout_layer.rate):
-            output, scores = self.attention(query, key, value, training=training, **bias)
+            how = {} if bias is None else {"bias": bias}  # which a subclass' `attention` may not take
+            output, scores = self.attention(query, key, value, training=training, **how)
         else:
-            output, scores = self.attention_without_scores(query, key, value, training, **bias), None
-        output = reshape(transpose(output, (0, 2, 1, 3)), (-1, self.num_heads * self.projection_dim))
+            output, scores = self.attention_without_scores(query, key, value, training, bias), None
+        output = ops.reshape(ops.transpose(output, (0, 2, 1, 3)), (-1, self.num_heads * self.projection_dim))
         output = self.norm(output, training=training) if self.attention_norm else output
-        output = reshape(self.combine_heads(output), (-1, _count(asking), self.hidden_size))
+        output = ops.reshape(self.combine_heads(output), (-1, _count(asking), self.hidden_size))
         keys = [ops.mean(key, axis=1)] if with_keys else []
         return one_or_all(output, *[scores] * return_attention_scores, *keys)
 
@@ -172,11 +144,11 @@ class MultiHeadSelfAttention(RelativePositions, Composite):
         return self._heads(x, _count(x))
 
     def _heads(self, x: Any, tokens: Any) -> Any:
-        return transpose(reshape(x, (-1, tokens, self.num_heads, self.projection_dim)), (0, 2, 1, 3))
+        return ops.transpose(ops.reshape(x, (-1, tokens, self.num_heads, self.projection_dim)), (0, 2, 1, 3))
 
     def attention(self, query: Any, key: Any, value: Any, training: bool | None = None, bias: Any = None) -> Any:
         """Attend with queries, keys and values `(batch, heads, tokens, width)`; return the output and the scores."""
-        scores = ops.matmul(query * (self.projection_dim**-0.5), transpose(key, (0, 1, 3, 2)))
+        scores = ops.matmul(query * (self.projection_dim**-0.5), ops.transpose(key, (0, 1, 3, 2)))
         scores = scores if bias is None else scores + bias
         at_least_float32 = keras.backend.result_type(scores.dtype, "float32")
         scores = ops.cast(ops.softmax(ops.cast(scores, at_least_float32), axis=-1), value.dtype)
@@ -197,8 +169,7 @@ class MultiHeadSelfAttention(RelativePositions, Composite):
         def attend(query, key, value, *bias):
             return self.attention(query, key, value, None, *bias)[0]
 
-        bias = () if bias is None else (bias,)
-        return in_chunks(attend, query, key, value, *bias, most=MAX_SCORE_BYTES, training=training)
+        return in_chunks(attend, query, key, value, bias, most=MAX_SCORE_BYTES, training=training)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape
@@ -208,11 +179,7 @@ class MultiHeadSelfAttention(RelativePositions, Composite):
     ) -> Any:
         (batch, tokens, _), asking = inputs.shape, (inputs if queries is None else queries).shape[1:]
         scores, keys = (batch, self.num_heads, asking[0], tokens), (batch, tokens, self.projection_dim)
-        return spec_of(self, (batch, *asking), *[scores] * return_attention_scores, *[keys] * with_keys)
-
-    def get_config(self) -> dict[str, Any]:
-        own = {name: getattr(self, name) for name in ("num_heads", "dim_head", "dropout", "epsilon")}
-        return {**super().get_config(), **own, **self.switches()}
+        return symbolic(self, (batch, *asking), *[scores] * return_attention_scores, *[keys] * with_keys)
 
 
 def _count(tokens: Any) -> Any:

@@ -6,13 +6,95 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras import ops
 
 from .._internal.tap import is_tapped, visit
-from ._ops import constant, join_tokens, largest
+from ..backend import ops
+from ._base import one_or_all, register, symbolic
+from .bias import size_bias
+from .block import TransformerBlock
 
 
-def merge(block: Any, tokens: Any, sizes: Any, keys: Any) -> Any:
+@register
+class MergingBlock(TransformerBlock):
+    """A `TransformerBlock` that merges similar tokens between attention and MLP (ToMe, arXiv 2210.09461).
+
+    Call arguments:
+        inputs: Tokens.
+        sizes: Number of patches in each token, `(batch, tokens, 1)`, which counts as this number of keys; `None` where
+            no block before merged tokens.
+        rope: See `TransformerBlock`.
+        return_attention_scores: Whether to also return the scores, last.
+
+    Input shape:
+        `(batch, tokens, hidden_size)`
+
+    Output shape:
+        The remaining tokens, and their sizes.
+
+    Raises:
+        ValueError: `attention_mask` is passed.
+
+    Example:
+        >>> tokens, sizes = MergingBlock(num_heads=4, mlp_dim=64, merge_tokens=2)(np.zeros((1, 9, 32), "float32"))
+        >>> tuple(tokens.shape), tuple(sizes.shape)
+        ((1, 7, 32), (1, 7, 1))
+    """
+
+    merge_tokens: int = 0
+    """Tokens that are merged into others."""
+    prefix_tokens: int = 0
+    """Tokens before the patches, which are not merged."""
+
+    def call(
+        self,
+        inputs: Any,
+        training: bool | None = None,
+        return_attention_scores: bool = False,
+        rope: Any = None,
+        sizes: Any = None,
+        attention_mask: Any = None,
+    ) -> Any:
+        if attention_mask is not None:
+            raise ValueError(f"merge_tokens={self.merge_tokens} would merge tokens that attention_mask keeps apart.")
+        return self.compute(inputs, training, return_attention_scores, rope=rope, sizes=sizes)
+
+    def encode(
+        self, x: Any, training: bool | None, return_attention_scores: bool, sizes: Any = None, **others: Any
+    ) -> Any:
+        x = visit(self, "tokens", x)
+        others = {**others, "return_attention_scores": return_attention_scores, "with_keys": True}
+        y, *scores, keys = self.attend(x, training, bias=size_bias(sizes), **others)
+        x = x + y
+        if self.merge_tokens:
+            x, sizes = merge(self, x, sizes, keys)
+        elif sizes is None:
+            sizes = ops.ones_like(x[..., :1])
+        x = x + self.transform(x, training)
+        return one_or_all(visit(self, "output", x), visit(self, "sizes", sizes), *scores)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        batch, tokens, width = input_shape
+        tokens = None if tokens is None else tokens - self.merge_tokens
+        return (batch, tokens, width), (batch, tokens, 1)
+
+    def compute_output_spec(self, inputs: Any, return_attention_scores: bool = False, **_: Any) -> Any:
+        batch, tokens, _ = inputs.shape
+        scores = [(batch, self.num_heads, tokens, tokens)] * return_attention_scores
+        return symbolic(self, *self.compute_output_shape(inputs.shape), *scores)
+
+
+MergingBlock.__name__ = "TransformerBlock"  # after which files name the weights: a model has one name, merged or not
+
+
+def opened(layer: Any) -> Any:
+    """Return the configuration of a layer in a functional model; older files call a block after merging otherwise."""
+    nodes = layer.get("inbound_nodes", ()) if layer["class_name"] == "TransformerBlock" else ()
+    if any("sizes" in node.get("kwargs", ()) for node in nodes if isinstance(node, dict)):
+        return {**layer, "class_name": "MergingBlock", "registered_name": "vit_keras>MergingBlock"}
+    return layer
+
+
+def merge(block: MergingBlock, tokens: Any, sizes: Any, keys: Any) -> Any:
     """Return tokens and sizes after merging the most similar tokens (section 3: bipartite soft matching)."""
     # The tokens after the prefix go to two sets alternately. The partner of a token in the first set is the token of
     # the second set with the most similar key, `(batch, tokens, width)`. The `block.merge_tokens` most similar tokens
@@ -39,7 +121,7 @@ def _merging(keys: Any, count: int, prefix: Any) -> Any:
     length = ops.sqrt(ops.sum(keys * keys, axis=-1, keepdims=True))
     first, second = sets(keys / ops.maximum(length, 1e-6))
     similarity = ops.matmul(first, ops.transpose(second, (0, 2, 1)))
-    highest = largest(similarity)
+    highest = ops.max(similarity, axis=-1, keepdims=True)
     partner = ops.argmax(ops.cast(ops.equal(similarity, highest), "int32"), axis=-1)  # LiteRT takes it of integers
     order = ops.argsort(-highest[..., 0], axis=-1)
     merged, kept = order[:, :count], ops.sort(order[:, count:], axis=-1)
@@ -53,10 +135,12 @@ def _merging(keys: Any, count: int, prefix: Any) -> Any:
         first, second = sets(x)
         first = ops.matmul(picks, first)  # faster than gathering rows, and quite as exact
         stay, go = first[:, :-count], first[:, -count:]
-        return join_tokens([x[:, :prefix], stay, second + ops.matmul(joins, go)], axis=1)
+        return ops.concatenate([x[:, :prefix], stay, second + ops.matmul(joins, go)], axis=1)
 
     return total
 
 
 def _one_hot(numbers: Any, places: Any, dtype: Any) -> Any:
-    return ops.cast(ops.equal(ops.cast(numbers, "int32"), constant(places.astype("int32"), numbers)), dtype)
+    return ops.cast(
+        ops.equal(ops.cast(numbers, "int32"), ops.convert_to_tensor(places.astype("int32"), like=numbers)), dtype
+    )

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import keras
-from keras import ops
 
+from ..backend import ops
 from ._base import Composite, LayerNormalization, register, token_width
 from .mlp import MlpBlock
 
@@ -19,27 +19,25 @@ from .mlp import MlpBlock
 class MixerBlock(Composite):
     """An MLP across the tokens of each channel, then one across the channels of each token (paper, equation 1)."""
 
+    tokens_mlp_dim: int
+    """Hidden width of the MLP across the tokens."""
+    mlp_dim: int
+    """Hidden width of the MLP across the channels."""
+    dropout: float = 0.0
+    """Rate of the dropout in both."""
+    activation: str = "gelu_tanh"
+    """See `MlpBlock`."""
+    epsilon: float = 1e-6
+    """Added to the variance in the layer normalizations."""
+
     is_repeated: ClassVar[bool] = True  # in a model, with other values
 
-    def __init__(
-        self,
-        tokens_mlp_dim: int,
-        mlp_dim: int,
-        dropout: float = 0.0,
-        activation: str = "gelu_tanh",
-        epsilon: float = 1e-6,
-        **kwargs: Any,
-    ):
-        super().__init__(**kwargs)
-        self.tokens_mlp_dim = tokens_mlp_dim
-        self.mlp_dim = mlp_dim
-        self.dropout = dropout
-        self.epsilon = epsilon
-        policy = {"dtype": self.dtype_policy}
-        self.token_mixing: MlpBlock = MlpBlock(tokens_mlp_dim, dropout, activation, name="token_mixing", **policy)
-        self.channel_mixing: MlpBlock = MlpBlock(mlp_dim, dropout, activation, name="channel_mixing", **policy)
-        self.layernorm1: Any = LayerNormalization(epsilon=epsilon, name="LayerNorm_0", **policy)
-        self.layernorm2: Any = LayerNormalization(epsilon=epsilon, name="LayerNorm_1", **policy)
+    def setup(self) -> None:
+        mlp, norm = {"activation": self.activation, "epsilon": 1e-6}, LayerNormalization
+        self.token_mixing: MlpBlock = self.part(MlpBlock, "token_mixing", **mlp, mlp_dim=self.tokens_mlp_dim)
+        self.channel_mixing: MlpBlock = self.part(MlpBlock, "channel_mixing", **mlp)
+        self.layernorm1: Any = self.part(norm, "LayerNorm_0", epsilon=self.epsilon)
+        self.layernorm2: Any = self.part(norm, "LayerNorm_1", epsilon=self.epsilon)
 
     def build(self, input_shape: Any) -> None:
         width = token_width(self, input_shape)
@@ -49,7 +47,7 @@ class MixerBlock(Composite):
                 f"{self.name} needs a fixed number of tokens, because a Mixer has weights for each. Give the model a "
                 f"fixed image size. Received: input shape {tuple(input_shape)}"
             )
-        self.input_spec: keras.layers.InputSpec = keras.layers.InputSpec(shape=(None, tokens, width))
+        self.input_spec: Any = keras.layers.InputSpec(shape=(None, tokens, width))
         self.layernorm1.build(input_shape)
         self.token_mixing.build((input_shape[0], width, tokens))
         self.layernorm2.build(input_shape)
@@ -63,13 +61,3 @@ class MixerBlock(Composite):
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "tokens_mlp_dim": self.tokens_mlp_dim,
-            "mlp_dim": self.mlp_dim,
-            "dropout": self.dropout,
-            "activation": self.token_mixing.activation,
-            "epsilon": self.epsilon,
-        }

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import functools
 import logging
-import math
 from typing import Any
 
 import keras
 import numpy as np
-from keras import ops
 
+from ..backend import ops
 from ..backend.backward import has_one_pass, in_one_pass, recomputed
 from ._base import Composite, Dense, Dropout, Layer, LayerNormalization, register, token_width
-from ._ops import gelu, reshape
 
 logger: logging.Logger = logging.getLogger("vit_keras")
 
@@ -24,16 +22,6 @@ class MlpBlock(Composite):
 
     The activation belongs to the weights: it is saved with them, and loading weights sets it. Files of vit-keras 0.x,
     which do not store it, were made with the exact GELU.
-
-    Args:
-        mlp_dim: Width between the two layers.
-        dropout: Rate of the dropout after the activation and after the second layer.
-        activation: `"gelu_tanh"` (the reference's), `"gelu"` (exact), `"quick_gelu"` (OpenAI's `x * sigmoid(1.702 *
-            x)`), or any Keras activation name.
-        gated: Whether the activation is applied to a third layer, `Gate`, whose result multiplies the output of the
-            first (GLU variants, arXiv 2002.05202).
-        norm: Whether there is a layer normalization before the second layer (sub-LN, arXiv 2210.06423).
-        epsilon: Added to the variance in this layer normalization.
 
     Input shape:
         `(..., hidden_size)`
@@ -46,50 +34,39 @@ class MlpBlock(Composite):
         (1, 5, 32)
     """
 
-    def __init__(
-        self,
-        mlp_dim: int,
-        dropout: float = 0.0,
-        activation: str = "gelu_tanh",
-        gated: bool = False,
-        norm: bool = False,
-        epsilon: float = 1e-6,
-        **kwargs: Any,
-    ):
-        super().__init__(**kwargs)
-        self.mlp_dim = mlp_dim
-        self.dropout = dropout
-        self.activation = activation
-        self.gated = gated
-        self.has_norm = norm
-        self.epsilon = epsilon
-        activation_function(activation)
+    mlp_dim: int
+    """Width between the two layers."""
+    dropout: float = 0.0
+    """Rate of the dropout after the activation and after the second layer."""
+    activation: str = "gelu_tanh"
+    """`"gelu_tanh"` (the reference's), `"gelu"` (exact), `"quick_gelu"` (OpenAI's `x * sigmoid(1.702 * x)`), or any
+    Keras activation name."""
+    gated: bool = False
+    """Whether the activation is applied to a third layer, `Gate`, whose result multiplies the output of the first (GLU
+    variants, arXiv 2002.05202)."""
+    norm: Any = False
+    """Whether there is a layer normalization before the second layer (sub-LN, arXiv 2210.06423)."""
+    epsilon: float = 1e-6
+    """Added to the variance in this layer normalization."""
+
+    def setup(self) -> None:
+        activation_function(self.activation)
 
     def build(self, input_shape: Any) -> None:
         width = token_width(self, input_shape, ndim=None)
 
-        def dense(units, name):
-            bias = keras.initializers.RandomNormal(stddev=1e-6)
-            return Dense(units, bias_initializer=bias, name=name, dtype=self.dtype_policy)
-
-        def dropout():
-            return Dropout(self.dropout, dtype=self.dtype_policy)
-
-        self.layers: list[Dense | Dropout] = [
-            dense(self.mlp_dim, "Dense_0"),
-            dropout(),
-            dense(width, "Dense_1"),
-            dropout(),
-        ]
-        self.layers[0].build((None, width))
-        self.layers[2].build((None, self.mlp_dim))
+        bias = keras.initializers.RandomNormal(stddev=1e-6)
+        first = self.part(Dense, "Dense_0", units=self.mlp_dim, bias_initializer=bias)
+        second = self.part(Dense, "Dense_1", units=width, bias_initializer=bias)
+        dropouts = [Dropout(self.dropout, dtype=self.dtype_policy) for _ in range(2)]
+        self.layers: list[Any] = [first, dropouts[0], second, dropouts[1]]
+        first.build((None, width))
+        second.build((None, self.mlp_dim))
         if self.gated:
-            self.gate: Dense = dense(self.mlp_dim, "Gate")
+            self.gate: Dense = self.part(Dense, "Gate", units=self.mlp_dim, bias_initializer=bias)
             self.gate.build((None, width))
-        if self.has_norm:
-            self.norm: LayerNormalization = LayerNormalization(
-                epsilon=self.epsilon, name="norm", dtype=self.dtype_policy
-            )
+        if self.norm:
+            self.norm = self.part(LayerNormalization, "norm", epsilon=self.epsilon)  # of the same name in files
             self.norm.build((None, self.mlp_dim))
         self.change_as_configured()
 
@@ -99,7 +76,7 @@ class MlpBlock(Composite):
 
         def project(x):
             x = dropout_0(x, training=training)
-            return dense_1(self.norm(x, training=training) if self.has_norm else x)
+            return dense_1(self.norm(x, training=training) if self.norm else x)
 
         def activate_and_project(x, *gate):
             return project(activate(x, *gate))
@@ -110,13 +87,13 @@ class MlpBlock(Composite):
             activate_and_project = recomputed(activate_and_project)
         # As one matrix of all tokens: TensorFlow computes product, bias and GELU at once for a matrix, but not for
         # more axes.
-        x = reshape(inputs, (-1, inputs.shape[-1]))
+        x = ops.reshape(inputs, (-1, inputs.shape[-1]))
         gate = (self.gate(x),) if self.gated else ()
         fused = self.activation in _GELU and isinstance(dense_0, Dense) and not (training or gate)
         activated = dense_0.call_with_gelu(x, _GELU[self.activation]) if fused else None
         x = activate_and_project(dense_0(x), *gate) if activated is None else project(activated)
         x = dropout_1(x, training=training)
-        return reshape(x, (-1, *[size or ops.shape(inputs)[axis] for axis, size in enumerate(inputs.shape)][1:]))
+        return ops.reshape(x, (-1, *[size or ops.shape(inputs)[axis] for axis, size in enumerate(inputs.shape)][1:]))
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape
@@ -130,26 +107,15 @@ class MlpBlock(Composite):
         if saved not in ("", self.activation):
             activation_function(saved)
             logger.info("These weights were made with the activation %r: %s uses it now.", saved, self.name)
-            self.activation: str = saved
+            self.activation = saved
 
     def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "mlp_dim": self.mlp_dim,
-            "dropout": self.dropout,
-            "activation": self.activation,
-            "gated": self.gated,
-            "norm": self.has_norm,
-            "epsilon": self.epsilon,
-        }
+        return {**super().get_config(), "norm": bool(self.norm)}
 
 
 @register
 class LayerScale(Layer):
     """Multiply each channel by a learned factor (CaiT, arXiv 2103.17239, section 2.1).
-
-    Args:
-        initial: Initial value of the factors.
 
     Input shape:
         `(..., hidden_size)`
@@ -162,9 +128,8 @@ class LayerScale(Layer):
         array([[0.5, 0.5]], dtype=float32)
     """
 
-    def __init__(self, initial: float = 1e-5, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.initial = initial
+    initial: float = 1e-5
+    """Initial value of the factors."""
 
     def build(self, input_shape: Any) -> None:
         initializer = keras.initializers.Constant(self.initial)
@@ -176,26 +141,16 @@ class LayerScale(Layer):
     def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "initial": self.initial}
-
 
 def _gelu(x: Any) -> Any:
-    if keras.backend.backend() == "torch":
-        return gelu(x)
-    # Through erf and not keras.ops.gelu, whose TensorFlow form exports to ONNX as an operator that ONNX lacks.
-    return 0.5 * x * (1.0 + ops.erf(x * math.sqrt(0.5)))
-
-
-def _gelu_tanh(x: Any) -> Any:
-    return gelu(x, tanh=True)
+    return ops.gelu(x, approximate=False)
 
 
 def _quick_gelu(x: Any) -> Any:
     return x * ops.sigmoid(1.702 * x)
 
 
-_OWN = {"gelu": _gelu, "gelu_tanh": _gelu_tanh, "quick_gelu": _quick_gelu}
+_OWN = {"gelu": _gelu, "gelu_tanh": ops.gelu, "quick_gelu": _quick_gelu}
 _GELU = {"gelu": "none", "gelu_tanh": "tanh"}
 """PyTorch's names of the two forms of the GELU."""
 

@@ -6,13 +6,11 @@ import math
 from typing import Any
 
 import keras
-from keras import ops
 
-from ..backend import replicas
+from ..backend import ops, replicas
 from ..backend.keras_internals import kernel_of
 from ..preprocess import GOOGLE, Preprocessing
-from ._base import Layer, LayerNormalization, grid_of, register
-from ._ops import multiply_windows
+from ._base import Composite, Layer, LayerNormalization, grid_of, register
 
 
 @register
@@ -33,7 +31,7 @@ class Conv2D(Layer, keras.layers.Conv2D):
         usual = (self.kernel_size, "valid", "channels_last", (1, 1), 1)
         if (self.strides, self.padding, self.data_format, self.dilation_rate, self.groups) != usual:
             return super().call(inputs)
-        x = multiply_windows(inputs, kernel_of(self), self.bias)
+        x = ops.conv_of_windows(inputs, kernel_of(self), self.bias)
         if x is None and replicas.count() > 1:  # a replica may have no image, and TensorFlow then no gradient
             kernel = ops.reshape(ops.cast(self.kernel, inputs.dtype), (-1, self.filters))
             x = ops.matmul(_windows(inputs, self.kernel_size), kernel)
@@ -52,17 +50,18 @@ class Conv2D(Layer, keras.layers.Conv2D):
 
 
 @register
-class PatchNormalization(Layer):
+class PatchNormalization(Composite):
     """Normalize the pixels of each patch, as vit-pytorch does before its patch embedding, and return an image."""
 
-    def __init__(self, patch_size: Any, epsilon: float = 1e-5, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.patch_size: tuple[Any, ...] = tuple(patch_size)
-        self.epsilon = epsilon
-        self.norm: Any = LayerNormalization(epsilon=epsilon, name="norm", dtype=self.dtype_policy)
+    patch_size: tuple[int, int]
+    epsilon: float = 1e-5
+
+    def setup(self) -> None:
+        self.norm: Any = self.part(LayerNormalization, "norm", epsilon=self.epsilon)
 
     def build(self, input_shape: Any) -> None:
         self.norm.build((None, math.prod(self.patch_size) * input_shape[-1]))
+        self.change_as_configured()
 
     def call(self, inputs: Any) -> Any:
         (height, width), channels = self.patch_size, inputs.shape[-1]
@@ -75,9 +74,6 @@ class PatchNormalization(Layer):
         batch, *size, channels = input_shape
         whole = (None if n is None else n // patch * patch for n, patch in zip(size, self.patch_size))
         return (batch, *whole, channels)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "patch_size": self.patch_size, "epsilon": self.norm.epsilon}
 
 
 def _windows(images: Any, size: Any) -> Any:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import keras
-from keras import ops
 
+from ..backend import ops
 from ._base import Composite, LayerNormalization, register, symbolic, token_width
 from .attention import MultiHeadSelfAttention
-from .fused import boolean_mask
+from .bias import boolean_mask, size_bias
 from .mlp import MlpBlock
 
 
@@ -22,13 +22,6 @@ class AttentionPooling(Composite):
     """Attention pooling: a learned probe attends to all tokens, followed by an MLP.
 
     Paper: Set Transformer (arXiv 1810.00825). Reference: big_vision's `MAPHead`, as in SigLIP.
-
-    Args:
-        num_heads: Number of attention heads.
-        mlp_dim: Hidden width of the MLP.
-        mlp_activation: See `MlpBlock`.
-        epsilon: Added to the variance in the layer normalization.
-        prefix_tokens: Tokens before the patches that the probe does not see.
 
     Call arguments:
         inputs: Tokens.
@@ -51,24 +44,21 @@ class AttentionPooling(Composite):
         (2, 8)
     """
 
-    def __init__(
-        self,
-        num_heads: int,
-        mlp_dim: int,
-        mlp_activation: str = "gelu_tanh",
-        epsilon: float = 1e-6,
-        prefix_tokens: int = 0,
-        **kwargs: Any,
-    ):
-        super().__init__(**kwargs)
-        self.num_heads = num_heads
-        self.mlp_dim = mlp_dim
-        self.epsilon = epsilon
-        self.prefix_tokens = prefix_tokens
-        policy = {"dtype": self.dtype_policy}
-        self.att: _ProbeAttention = _ProbeAttention(num_heads, name="MultiHeadDotProductAttention_0", **policy)
-        self.layernorm: Any = LayerNormalization(epsilon=epsilon, name="LayerNorm_0", **policy)
-        self.mlpblock: MlpBlock = MlpBlock(mlp_dim, activation=mlp_activation, name="MlpBlock_0", **policy)
+    num_heads: int
+    """Number of attention heads."""
+    mlp_dim: int
+    """Hidden width of the MLP."""
+    mlp_activation: str = "gelu_tanh"
+    """See `MlpBlock`."""
+    epsilon: float = 1e-6
+    """Added to the variance in the layer normalization."""
+    prefix_tokens: int = 0
+    """Tokens before the patches that the probe does not see."""
+
+    def setup(self) -> None:
+        self.att: _ProbeAttention = self.part(_ProbeAttention, "MultiHeadDotProductAttention_0", epsilon=1e-6)
+        self.layernorm: Any = self.part(LayerNormalization, "LayerNorm_0", epsilon=self.epsilon)
+        self.mlpblock: MlpBlock = self.part(MlpBlock, "MlpBlock_0", activation=self.mlp_activation, epsilon=1e-6)
 
     def build(self, input_shape: Any) -> None:
         width = token_width(self, input_shape)
@@ -83,7 +73,7 @@ class AttentionPooling(Composite):
         images = (attention_mask.shape[1] or ops.shape(attention_mask)[1]) if several else 1
         probe = ops.cast(self.probe, inputs.dtype)
         probe = ops.broadcast_to(probe, (ops.shape(inputs)[0], images, inputs.shape[-1]))
-        x = self.att(inputs, training=training, queries=probe, sizes=sizes, attention_mask=seen)
+        x = self.att(inputs, training=training, queries=probe, bias=size_bias(sizes), attention_mask=seen)
         x = x + self.mlpblock(self.layernorm(x), training=training)
         return x if several else x[:, 0]
 
@@ -101,16 +91,6 @@ class AttentionPooling(Composite):
         batch, _, width = inputs.shape
         images = attention_mask.shape[1:2] if _has_images(attention_mask) else ()
         return symbolic(self, (batch, *images, width))
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "mlp_dim": self.mlp_dim,
-            "mlp_activation": self.mlpblock.activation,
-            "epsilon": self.epsilon,
-            "prefix_tokens": self.prefix_tokens,
-        }
 
 
 def _has_images(mask: Any) -> bool:

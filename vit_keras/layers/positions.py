@@ -8,27 +8,20 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras import ops
 
+from ..backend import ops
 from ..positions import resize_grid, resize_position_embeddings, sincos2d, square_grid
-from ._base import Dropout, Layer, array_module, grid_of, places_in, register, token_width
+from ._base import Composite, Dropout, array_module, grid_of, places_in, register, token_width
 
 logger: logging.Logger = logging.getLogger("vit_keras")
 
 
 @register
-class AddPositionEmbs(Layer):
+class AddPositionEmbs(Composite):
     """Add a learned embedding to each token (paper, equation 1: `E_pos`), then apply dropout (appendix B.1).
 
     Weights that were saved at a different image size can be loaded: the table is resampled to this layer's grid
     (`vit_keras.positions`).
-
-    Args:
-        grid: Patches down and across of the table. `None`: the patches are taken to be a square, after
-            `prefix_tokens`, or else with or without one class token before them.
-        dropout: Rate of the dropout after the addition.
-        resize: Method of resampling the table, one of `vit_keras.positions.METHODS`; the default is Google's.
-        prefix_tokens: Rows of the table before those of the patches. `None`: one for each token outside of the grid.
 
     Call arguments:
         inputs: Tokens.
@@ -46,20 +39,18 @@ class AddPositionEmbs(Layer):
         393
     """
 
-    def __init__(
-        self,
-        grid: Any = None,
-        dropout: float = 0.0,
-        resize: str = "bilinear_align_corners",
-        prefix_tokens: Any = None,
-        **kwargs: Any,
-    ):
-        super().__init__(**kwargs)
-        self.grid: tuple[Any, ...] | None = None if grid is None else tuple(grid)
-        self.dropout = dropout
-        self.resize = resize
-        self.prefix_tokens = prefix_tokens
-        self.dropout_layer: Dropout = Dropout(dropout, dtype=self.dtype_policy)
+    grid: tuple[int, int] | None = None
+    """Patches down and across of the table. `None`: the patches are taken to be a square, after `prefix_tokens`, or
+    else with or without one class token before them."""
+    dropout: float = 0.0
+    """Rate of the dropout after the addition."""
+    resize: str = "bilinear_align_corners"
+    """Method of resampling the table, one of `vit_keras.positions.METHODS`; the default is Google's."""
+    prefix_tokens: int | None = None
+    """Rows of the table before those of the patches. `None`: one for each token outside of the grid."""
+
+    def setup(self) -> None:
+        self.dropout_layer: Dropout = Dropout(self.dropout, dtype=self.dtype_policy)
 
     def build(self, input_shape: Any) -> None:
         width = token_width(self, input_shape)
@@ -68,11 +59,9 @@ class AddPositionEmbs(Layer):
             rows = self.prefix_tokens + math.prod(self.grid)
         if rows is None:
             raise ValueError(f"{self.name} needs a fixed number of tokens. Received: input shape {input_shape}")
-        self.pe: keras.Variable = self.add_weight(
-            shape=(1, rows, width),
-            initializer=keras.initializers.RandomNormal(stddev=0.02),
-            name="pos_embedding",
-        )
+        normal = keras.initializers.RandomNormal(stddev=0.02)
+        self.pe: keras.Variable = self.add_weight(shape=(1, rows, width), initializer=normal, name="pos_embedding")
+        self.change_as_configured()
 
     def call(self, inputs: Any, training: bool | None = None, patches: Any = None) -> Any:
         table = self.pe if patches is None else self._table_for(grid_of(patches))
@@ -120,22 +109,10 @@ class AddPositionEmbs(Layer):
                 logger.info("Resampled the position embeddings of %s to the grid %s.", self.name, grid)
         self.pe.assign(table)
 
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "grid": self.grid,
-            "dropout": self.dropout_layer.rate,
-            "resize": self.resize,
-            "prefix_tokens": self.prefix_tokens,
-        }
-
 
 @register
-class AddSinCosPositionEmbs(Layer):
+class AddSinCosPositionEmbs(Composite):
     """Add fixed sines and cosines of a patch's row and column (MoCo v3, arXiv 2104.02057; big_vision's `sincos2d`).
-
-    Args:
-        dropout: Rate of the dropout after the addition.
 
     Call arguments:
         inputs: Tokens, one for each patch.
@@ -154,13 +131,15 @@ class AddSinCosPositionEmbs(Layer):
         (1, 24, 8)
     """
 
-    def __init__(self, dropout: float = 0.0, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.dropout = dropout
-        self.dropout_layer: Dropout = Dropout(dropout, dtype=self.dtype_policy)
+    dropout: float = 0.0
+    """Rate of the dropout after the addition."""
+
+    def setup(self) -> None:
+        self.dropout_layer: Dropout = Dropout(self.dropout, dtype=self.dtype_policy)
 
     def build(self, input_shape: Any) -> None:
         token_width(self, input_shape)
+        self.change_as_configured()
 
     def call(self, inputs: Any, patches: Any, training: bool | None = None) -> Any:
         table = sincos2d(width=inputs.shape[-1], **places_in(patches))
@@ -168,6 +147,3 @@ class AddSinCosPositionEmbs(Layer):
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "dropout": self.dropout_layer.rate}

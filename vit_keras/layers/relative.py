@@ -6,16 +6,17 @@ import functools
 import math
 from typing import Any
 
-import keras
 import numpy as np
-from keras import ops
 
+from ..backend import ops
 from ..positions import relative_position_index, relative_position_rows, resize_relative_position_bias
 from ._base import Layer
-from ._ops import constant
 
 _index = functools.lru_cache(relative_position_index)
 """Cached by grid, for all blocks of a model; read-only."""
+
+
+_NAME = "relative_position_bias"
 
 
 class RelativePositions(Layer):
@@ -27,17 +28,16 @@ class RelativePositions(Layer):
         if not self.relative_grid:
             return
         patches = math.prod(self.relative_grid)
-        self.relative_prefix: int = 1 if tokens is None else tokens - patches
+        self.relative_prefix = 1 if tokens is None else tokens - patches
         if self.relative_prefix < 0:
             raise ValueError(
                 f"{self.name} has relative positions for a grid {self.relative_grid} of {patches} patches. Received: "
                 f"{tokens} tokens"
             )
         self._relative_index = _index(self.relative_grid, self.relative_prefix)
-        self.relative_position_bias: keras.Variable = self.add_weight(
-            shape=(relative_position_rows(self.relative_grid, self.relative_prefix), self.num_heads),
-            initializer="zeros",
-            name="relative_position_bias",
+        shape = (relative_position_rows(self.relative_grid, self.relative_prefix), self.num_heads)
+        self.relative_position_bias: Any = self.add_weight(
+            shape=shape, initializer="zeros", name="relative_position_bias"
         )
 
     def relative_bias(self, dtype: Any) -> Any:
@@ -45,7 +45,7 @@ class RelativePositions(Layer):
         if not self.relative_grid:
             return None
         index, table = self._relative_index, ops.convert_to_tensor(self.relative_position_bias)
-        bias = ops.take(table, constant(index.reshape(-1), table), axis=0)
+        bias = ops.take(table, ops.convert_to_tensor(index.reshape(-1), like=table), axis=0)
         return ops.cast(ops.transpose(ops.reshape(bias, (1, *index.shape, self.num_heads)), (0, 3, 1, 2)), dtype)
 
     def save_own_variables(self, store: Any) -> None:

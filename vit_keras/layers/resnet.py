@@ -16,8 +16,8 @@ from __future__ import annotations
 from typing import Any
 
 import keras
-from keras import ops
 
+from ..backend import ops
 from ._base import Layer, register
 
 ROOT_FILTERS = 64
@@ -110,15 +110,16 @@ class GroupNorm(Layer, keras.layers.GroupNormalization):
 class ResidualUnit(Layer):
     """A bottleneck with a residual: 1x1, 3x3 and 1x1 convolutions, each normalized, and a ReLU after the sum."""
 
-    def __init__(self, filters: int, strides: Any = 1, numerics: str = "google", **kwargs: Any):
-        super().__init__(**kwargs)
-        if filters < 1 or filters % GROUPS:
+    filters: int
+    strides: Any = 1
+    numerics: str = "google"
+
+    def setup(self) -> None:
+        if self.filters < 1 or self.filters % GROUPS:
             raise ValueError(
-                f"The filters of a ResidualUnit must be a positive multiple of {GROUPS}. Received: {filters}"
+                f"The filters of a ResidualUnit must be a positive multiple of {GROUPS}. Received: {self.filters}"
             )
-        self.filters = filters
-        self.strides = strides
-        self.numerics: str = _known_numerics(numerics)
+        _known_numerics(self.numerics)
 
     def build(self, input_shape: Any) -> None:
         if len(input_shape) != 4 or input_shape[-1] is None:
@@ -152,14 +153,6 @@ class ResidualUnit(Layer):
     def compute_output_shape(self, input_shape: Any) -> Any:
         batch, height, width, _ = input_shape
         return batch, _ceil_divide(height, self.strides), _ceil_divide(width, self.strides), 4 * self.filters
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "filters": self.filters,
-            "strides": self.strides,
-            "numerics": self.numerics,
-        }
 
 
 def resnet_root(x: keras.KerasTensor, units: tuple[int, ...], *, numerics: str = "google", dtype: Any = None) -> Any:

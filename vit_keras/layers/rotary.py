@@ -7,23 +7,15 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras import ops
 
+from ..backend import ops
 from ..positions import places_of, rope_sincos
 from ._base import Layer, places_in, register
-from ._ops import constant, join_tokens
 
 
 @register
 class RotaryPositions(Layer):
     """Return the sines and cosines that rotate queries and keys by their positions.
-
-    Args:
-        dim_head: Width of an attention head.
-        theta: Base of the periods.
-        kind: `"centered"`, `"axial"` or `"axial_xy"`; see `vit_keras.positions.rope_sincos`.
-        reference_grid: See `rope_sincos`.
-        offset: See `rope_sincos`.
 
     Input shape:
         The feature map of the tokens, `(batch, down, across, ...)`; or places, `(batch, tokens, 4)`: row,
@@ -37,21 +29,16 @@ class RotaryPositions(Layer):
         (2, 24, 64)
     """
 
-    def __init__(
-        self,
-        dim_head: int,
-        theta: float = 100.0,
-        kind: str = "centered",
-        reference_grid: Any = None,
-        offset: float = 0.0,
-        **kwargs: Any,
-    ):
-        super().__init__(**kwargs)
-        self.dim_head = dim_head
-        self.theta = theta
-        self.kind = kind
-        self.reference_grid: tuple[Any, ...] | None = None if reference_grid is None else tuple(reference_grid)
-        self.offset = offset
+    dim_head: int
+    """Width of an attention head."""
+    theta: float = 100.0
+    """Base of the periods."""
+    kind: str = "centered"
+    """`"centered"`, `"axial"` or `"axial_xy"`; see `vit_keras.positions.rope_sincos`."""
+    reference_grid: tuple[int, int] | None = None
+    """See `rope_sincos`."""
+    offset: float = 0.0
+    """See `rope_sincos`."""
 
     def build(self, input_shape: Any) -> None:
         pass
@@ -59,7 +46,9 @@ class RotaryPositions(Layer):
     def call(self, patches: Any) -> Any:
         how = {"kind": self.kind, "reference_grid": self.reference_grid, "offset": self.offset}
         sines_and_cosines = rope_sincos(dim_head=self.dim_head, theta=self.theta, **how, **places_in(patches))
-        rotations = ops.cast(ops.stack([constant(each, patches) for each in sines_and_cosines]), self.compute_dtype)
+        rotations = ops.cast(
+            ops.stack([ops.convert_to_tensor(each, like=patches) for each in sines_and_cosines]), self.compute_dtype
+        )
         return rotations if len(rotations.shape) == 3 else rotations[:, :, None]
 
     def compute_output_shape(self, input_shape: Any) -> Any:
@@ -67,30 +56,16 @@ class RotaryPositions(Layer):
             return 2, input_shape[0], 1, input_shape[1], self.dim_head
         return 2, _count(input_shape), self.dim_head
 
-    def get_config(self) -> dict[str, Any]:
-        own = ("dim_head", "theta", "kind", "reference_grid", "offset")
-        return {**super().get_config(), **{name: getattr(self, name) for name in own}}
-
 
 @register
 class MixedRotaryPositions(Layer):
     """Rotary positions with learned directions and frequencies for each block and head."""
 
-    def __init__(
-        self,
-        num_layers: int,
-        num_heads: int,
-        dim_head: int,
-        theta: float = 10.0,
-        seed: int | None = None,
-        **kwargs: Any,
-    ):
-        super().__init__(**kwargs)
-        self.num_layers = num_layers
-        self.num_heads = num_heads
-        self.dim_head = dim_head
-        self.theta = theta
-        self.seed = seed
+    num_layers: int
+    num_heads: int
+    dim_head: int
+    theta: float = 10.0
+    seed: int | None = None
 
     def build(self, input_shape: Any) -> None:
         def directions(shape, dtype=None):
@@ -107,7 +82,7 @@ class MixedRotaryPositions(Layer):
         where = places_in(patches)
         places = where["places"] or places_of(where["grid"], xp=where["xp"])
         places = [place.astype("float32") for place in places] if where["xp"] is np else places
-        down, across = (ops.cast(constant(place, patches), "float32") for place in places)
+        down, across = (ops.cast(ops.convert_to_tensor(place, like=patches), "float32") for place in places)
         columns, rows = (ops.cast(ways, "float32")[:, :, None] for ways in (self.frequencies[0], self.frequencies[1]))
         if len(down.shape) == 2:  # of a batch
             down, across, columns, rows = down[:, None], across[:, None], columns[:, None], rows[:, None]
@@ -119,10 +94,6 @@ class MixedRotaryPositions(Layer):
         if len(input_shape) == 3:  # places
             return [(2, input_shape[0], self.num_heads, input_shape[1], self.dim_head)] * self.num_layers
         return [(2, self.num_heads, _count(input_shape), self.dim_head)] * self.num_layers
-
-    def get_config(self) -> dict[str, Any]:
-        own = ("num_layers", "num_heads", "dim_head", "theta", "seed")
-        return {**super().get_config(), **{name: getattr(self, name) for name in own}}
 
 
 def _count(shape: Any) -> Any:
@@ -144,4 +115,4 @@ def rotate(x: Any, rope: Any, interleaved: bool = False) -> Any:
     else:
         first, second = ops.split(patches, 2, axis=-1)
         turned = ops.concatenate([-second, first], axis=-1)
-    return join_tokens([x[:, :, :prefix], patches * cos + turned * sin], axis=2)
+    return ops.concatenate([x[:, :, :prefix], patches * cos + turned * sin], axis=2)

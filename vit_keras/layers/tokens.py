@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import keras
-from keras import ops
 
 from .._internal.tap import visit
+from ..backend import ops
 from ._base import Layer, grid_of, one_or_all, register, symbolic, token_width
-from ._ops import join_tokens
 
 
 @register
@@ -40,17 +39,10 @@ class ClassToken(Layer):
         batch, tokens, width = input_shape
         return batch, None if tokens is None else tokens + 1, width
 
-    def get_config(self) -> dict[str, Any]:  # Keras wants to see this method where a dtype policy may have been given
-        return super().get_config()
-
 
 @register
 class RegisterTokens(Layer):
     """Insert learned register tokens after the class token ("Vision Transformers Need Registers", arXiv 2309.16588).
-
-    Args:
-        count: Number of registers.
-        after: Number of tokens that stay before the registers.
 
     Input shape:
         `(batch, tokens, hidden_size)`
@@ -63,28 +55,24 @@ class RegisterTokens(Layer):
         201
     """
 
-    def __init__(self, count: int, after: int = 1, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.count = count
-        self.after = after
+    count: int
+    """Number of registers."""
+    after: int = 1
+    """Number of tokens that stay before the registers."""
 
     def build(self, input_shape: Any) -> None:
         shape = (1, self.count, token_width(self, input_shape))
-        self.registers: keras.Variable = self.add_weight(
-            shape=shape, initializer=keras.initializers.RandomNormal(stddev=0.02), name="registers"
-        )
+        normal = keras.initializers.RandomNormal(stddev=0.02)
+        self.registers: keras.Variable = self.add_weight(shape=shape, initializer=normal, name="registers")
 
     def call(self, inputs: Any) -> Any:
         registers = ops.cast(self.registers, inputs.dtype)
         registers = ops.broadcast_to(registers, (ops.shape(inputs)[0], *self.registers.shape[1:]))
-        return join_tokens([inputs[:, : self.after], registers, inputs[:, self.after :]], axis=1)
+        return ops.concatenate([inputs[:, : self.after], registers, inputs[:, self.after :]], axis=1)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         batch, tokens, width = input_shape
         return batch, None if tokens is None else tokens + self.count, width
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "count": self.count, "after": self.after}
 
 
 @register
@@ -92,11 +80,6 @@ class PatchDropout(Layer):
     """Drop random patches of each image in training (PatchDropout, arXiv 2208.07220).
 
     The remaining tokens are in random order, to which attention is blind: their positions were added before.
-
-    Args:
-        rate: Share of the patches to drop; at least one stays.
-        prefix_tokens: Number of tokens before the patches, which are kept.
-        seed: Integer for reproducible choices, or `None`.
 
     Input shape:
         `(batch, tokens, hidden_size)`
@@ -109,12 +92,15 @@ class PatchDropout(Layer):
         99
     """
 
-    def __init__(self, rate: float, prefix_tokens: int = 0, seed: int | None = None, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.rate = rate
-        self.prefix_tokens = prefix_tokens
-        self.seed = seed
-        self.seed_generator: keras.random.SeedGenerator = keras.random.SeedGenerator(seed)
+    rate: float
+    """Share of the patches to drop; at least one stays."""
+    prefix_tokens: int = 0
+    """Number of tokens before the patches, which are kept."""
+    seed: int | None = None
+    """Integer for reproducible choices, or `None`."""
+
+    def setup(self) -> None:
+        self.seed_generator: keras.random.SeedGenerator = keras.random.SeedGenerator(self.seed)
 
     def build(self, input_shape: Any) -> None:
         token_width(self, input_shape)
@@ -135,17 +121,10 @@ class PatchDropout(Layer):
     def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape
 
-    def get_config(self) -> dict[str, Any]:
-        own = {"rate": self.rate, "prefix_tokens": self.prefix_tokens, "seed": self.seed}
-        return {**super().get_config(), **own}
-
 
 @register
 class ExtractToken(Layer):
     """Take one token of a sequence: by default the first, the class token (paper, equation 4).
-
-    Args:
-        index: Index of the token.
 
     Input shape:
         `(batch, tokens, hidden_size)`
@@ -158,9 +137,8 @@ class ExtractToken(Layer):
         (2, 768)
     """
 
-    def __init__(self, index: int = 0, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.index = index
+    index: int = 0
+    """Index of the token."""
 
     def call(self, inputs: Any) -> Any:
         return inputs[:, self.index]
@@ -168,19 +146,14 @@ class ExtractToken(Layer):
     def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape[0], input_shape[2]
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "index": self.index}
-
 
 @register
 class PatchMap(Layer):
     """Arrange the tokens of the patches as the image that they were cut from."""
 
-    def __init__(self, prefix_tokens: int = 0, grid: Any = None, return_prefix: bool = False, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.prefix_tokens = prefix_tokens
-        self.grid: tuple[Any, ...] | None = None if grid is None else tuple(grid)
-        self.return_prefix = return_prefix
+    prefix_tokens: int = 0
+    grid: tuple[int, int] | None = None
+    return_prefix: bool = False
 
     def build(self, input_shape: Any) -> None:
         token_width(self, input_shape)
@@ -199,18 +172,12 @@ class PatchMap(Layer):
         patch_map = (batch, *self._grid(patches), width)
         return symbolic(self, patch_map, *[(batch, self.prefix_tokens, width)] * self.return_prefix)
 
-    def get_config(self) -> dict[str, Any]:
-        own = {"prefix_tokens": self.prefix_tokens, "grid": self.grid, "return_prefix": self.return_prefix}
-        return {**super().get_config(), **own}
-
 
 @register
 class MeanToken(Layer):
     """Return the mean of a sequence of tokens, without those before the patches."""
 
-    def __init__(self, prefix_tokens: int = 0, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.prefix_tokens = prefix_tokens
+    prefix_tokens: int = 0
 
     def call(self, inputs: Any, sizes: Any = None) -> Any:
         tokens = visit(self, "tokens", inputs)[:, self.prefix_tokens :]
@@ -221,6 +188,3 @@ class MeanToken(Layer):
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape[0], input_shape[2]
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "prefix_tokens": self.prefix_tokens}

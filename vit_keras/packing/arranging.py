@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..config import ViTConfig
-from ..config_checks import check_image_size
+from ..config import ViTConfig, check_image_size
 from ..positions import places_of
 from ..resampling import resizing_matrices
 

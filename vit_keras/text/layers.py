@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import keras
-from keras import ops
 
 from .._internal.validate import one_of
+from ..backend import ops
 from ..layers._base import Layer, register, token_width
 from .config import POOLINGS
 
@@ -18,9 +18,7 @@ __all__ = ["AddTextPositions", "CausalMask", "TextPooling"]
 class AddTextPositions(Layer):
     """Add a learned embedding to each of `(batch, tokens, hidden_size)`, at most `context_length` tokens."""
 
-    def __init__(self, context_length: int, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.context_length = context_length
+    context_length: int
 
     def build(self, input_shape: Any) -> None:
         shape = (1, self.context_length, token_width(self, input_shape))
@@ -40,9 +38,6 @@ class AddTextPositions(Layer):
     def compute_output_spec(self, inputs: Any) -> Any:
         return keras.KerasTensor(inputs.shape, dtype=self.compute_dtype)
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "context_length": self.context_length}
-
 
 @register
 class CausalMask(Layer):
@@ -58,9 +53,6 @@ class CausalMask(Layer):
     def compute_output_spec(self, inputs: Any) -> Any:
         return keras.KerasTensor(self.compute_output_shape(inputs.shape), dtype="bool")
 
-    def get_config(self) -> dict[str, Any]:  # Keras wants to see this method where a dtype policy may have been given
-        return super().get_config()
-
 
 @register
 class TextPooling(Layer):
@@ -68,10 +60,11 @@ class TextPooling(Layer):
 
     # `ids` are the numbers of the tokens, `(batch, tokens)`. A text without `eos_id` is read at its first token.
 
-    def __init__(self, pooling: str, eos_id: int | None = None, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.pooling: str = one_of(pooling, "pooling", POOLINGS)
-        self.eos_id = eos_id
+    pooling: str
+    eos_id: int | None = None
+
+    def setup(self) -> None:
+        one_of(self.pooling, "pooling", POOLINGS)
 
     def call(self, inputs: Any, ids: Any) -> Any:
         if self.pooling == "last":
@@ -82,6 +75,3 @@ class TextPooling(Layer):
 
     def compute_output_spec(self, inputs: Any, ids: Any) -> Any:
         return keras.KerasTensor((inputs.shape[0], inputs.shape[2]), dtype=self.compute_dtype)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "pooling": self.pooling, "eos_id": self.eos_id}

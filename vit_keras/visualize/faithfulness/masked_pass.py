@@ -20,7 +20,7 @@ from ..._internal.tap import tap
 from ...anatomy.outputs import output_kind
 from ...anatomy.parts import attention_blocks, find_vit, has_attention
 from ...backend.keras_internals import flat_layers
-from ...layers import AttentionPooling, ExtractToken
+from ...layers import AttentionPooling, ExtractToken, MergingBlock
 from ...layers.tokens import MeanToken
 
 
@@ -58,7 +58,7 @@ class _Removal:
 
     def __init__(self, model, masks):
         blocks = _blocks(model)
-        if any(block.merge_tokens for block in blocks):
+        if any(isinstance(block, MergingBlock) for block in blocks):
             raise ValueError(
                 f"The model {model.name!r} merges tokens, and no patch can be removed from a merged one. Pass "
                 "vit_keras.merge_tokens(model, 0)."

@@ -11,9 +11,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from ..backend import openvino, products
-from ..backend.backward import recomputed
-from ..backend.direct import is_direct
+from . import openvino, products
+from .backward import recomputed
+from .direct import is_direct
 
 logger: logging.Logger = logging.getLogger("vit_keras")
 
@@ -85,51 +85,6 @@ def _attend_to_odd(query: Any, key: Any, value: Any, bias: Any) -> Any:
     except (RuntimeError, TypeError, ValueError) as error:  # cuDNN or JAX is too old, or the heads are too wide
         logger.info("Keras computes the attention: %s: %s", type(error).__name__, error)
         return None
-
-
-def attention_bias(query: Any, key: Any, relative: Any = None, sizes: Any = None, mask: Any = None) -> Any:
-    """Return the argument `bias=` for the attention logits as a dictionary, empty if nothing is added."""
-    # Of queries and keys `(batch, heads, tokens, width)`: `relative` is `(1, heads, queries, keys)`, and `sizes` is the
-    # number of patches that each key counts as, `(batch, keys, 1)`. The result broadcasts to `(batch, heads, queries,
-    # keys)`.
-    biases = [] if relative is None else [relative]
-    if sizes is not None:
-        biases.append(ops.transpose(ops.log(sizes), (0, 2, 1))[:, None])
-    if mask is not None:
-        dtype, batches = query.dtype, (query.shape[0], key.shape[0])
-        batch = None if None in batches else max(batches)
-        allowed = boolean_mask(mask, (batch, query.shape[2], key.shape[2]))[:, None]
-        # Finite: a query without any key is then still a number, as Keras' own attention has it on every backend.
-        lowest = -6e4 if keras.backend.standardize_dtype(dtype) == "float16" else -3e38
-        biases.append(ops.where(allowed, ops.cast(0.0, dtype), ops.cast(lowest, dtype)))
-    return {"bias": sum(biases[1:], biases[0])} if biases else {}
-
-
-def boolean_mask(mask: Any, shape: Any) -> Any:
-    """Return a mask `(batch, keys)` or `(batch, queries, keys)` as booleans that broadcast to the latter."""
-    # Integers count as booleans. Floats are refused: some libraries convert them to booleans, others add them to the
-    # logits. `shape` is that of the logits, `(batch, queries, keys)`, with `None` for what is not fixed.
-    mask = mask if hasattr(mask, "dtype") else ops.convert_to_tensor(mask)
-    dtype = keras.backend.standardize_dtype(mask.dtype)
-    if dtype != "bool" and "int" not in dtype:
-        raise TypeError(
-            "attention_mask must be booleans, True where a query attends to a key. "
-            f"Received: {dtype}. Pass mask == 0 for a mask that is added to the logits (0 and -inf)."
-        )
-    given = tuple(mask.shape)
-    if len(given) == 2:
-        mask = mask[:, None]
-    fits = len(mask.shape) == 3 and all(
-        size in (None, own) or own is None or (axis < 2 and size == 1)
-        for axis, (size, own) in enumerate(zip(mask.shape, shape))
-    )
-    if not fits:
-        batch, queries, keys = ("any" if size is None else size for size in shape)
-        raise ValueError(
-            f"attention_mask must have the shape ({batch}, {keys}), which keys count, or ({batch}, {queries}, {keys}), "
-            f"which keys count for each query. Received: {given}"
-        )
-    return ops.cast(mask, "bool")
 
 
 def in_chunks(

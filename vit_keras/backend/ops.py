@@ -1,4 +1,4 @@
-"""Faster PyTorch versions of a block's Keras operations.
+"""The operations of `keras.ops`, each as quick as the framework allows.
 
 `keras.ops.reshape` takes 15 microseconds, PyTorch's one. In float32, the numbers are the same to the bit. In half
 precision, sums are rounded once and not twice, and a GPU rounds the scales of normalizations too.
@@ -6,15 +6,20 @@ precision, sums are rounded once and not twice, and a GPU rounds the scales of n
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any
 
 import keras
-from keras import ops
 
-from ..backend import products
-from ..backend.direct import give_up
-from ..backend.keras_internals import values_of
+from . import products
+from .direct import give_up
+from .keras_internals import values_of
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(keras.ops, name)  # looked up at each call: the trace of an export replaces these functions
+
 
 _Tensor = sys.modules["torch"].Tensor if keras.backend.backend() == "torch" else None
 """PyTorch's tensor classes without subclasses, for which Keras calls the same functions after many checks."""
@@ -22,43 +27,56 @@ _Tensor = sys.modules["torch"].Tensor if keras.backend.backend() == "torch" else
 _KINDS = () if _Tensor is None else (_Tensor, sys.modules["torch"].nn.Parameter)
 
 
-def constant(numbers: Any, like: Any) -> Any:
-    """Return an array as a tensor on the device of another tensor, by a function that `torch.compile` follows."""
+def convert_to_tensor(x: Any, dtype: Any = None, like: Any = None) -> Any:
+    """Return a tensor; of an array on the device of the tensor `like`, by a function that `torch.compile` follows."""
     if type(like) not in _KINDS:
-        return ops.convert_to_tensor(numbers)
-    return sys.modules["torch"].as_tensor(numbers, device=like.device)
+        return keras.ops.convert_to_tensor(x, dtype)
+    return sys.modules["torch"].as_tensor(x, device=like.device)
 
 
-def reshape(x: Any, shape: Any) -> Any:
-    """Reshape as `keras.ops.reshape` does."""
-    return x.reshape(shape) if type(x) is _Tensor else ops.reshape(x, shape)
+def reshape(x: Any, newshape: Any) -> Any:
+    """Reshape."""
+    return x.reshape(newshape) if type(x) is _Tensor else keras.ops.reshape(x, newshape)
 
 
 def transpose(x: Any, axes: Any) -> Any:
-    """Transpose as `keras.ops.transpose` does."""
-    return x.permute(axes) if type(x) is _Tensor else ops.transpose(x, axes)
+    """Transpose."""
+    return x.permute(axes) if type(x) is _Tensor else keras.ops.transpose(x, axes)
 
 
-def join_tokens(parts: Any, axis: int) -> Any:
-    """Return `keras.ops.concatenate` of the parts with tokens: LiteRT's XNNPACK joins no part without any."""
-    parts = [x for x in parts if x.shape[axis] != 0]
-    return parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=axis)
+def concatenate(xs: Any, axis: int) -> Any:
+    """Concatenate the tensors that have anything along the axis: LiteRT's XNNPACK joins no part without any."""
+    xs = [x for x in xs if x.shape[axis] != 0]
+    return xs[0] if len(xs) == 1 else keras.ops.concatenate(xs, axis=axis)
 
 
-def largest(x: Any) -> Any:
-    """Return the maximum along the last axis, which stays; `torch.compile` does not follow `keras.ops.max`."""
-    return x.amax(-1, keepdim=True) if type(x) is _Tensor else ops.max(x, axis=-1, keepdims=True)
+def max(x: Any, axis: int, keepdims: bool = False) -> Any:
+    """Return the maximum along an axis, by a function that `torch.compile` follows."""
+    return x.amax(axis, keepdim=keepdims) if type(x) is _Tensor else keras.ops.max(x, axis=axis, keepdims=keepdims)
+
+
+def gelu(x: Any, approximate: bool = True) -> Any:
+    """Compute the GELU: approximately by tanh, or exactly."""
+    if type(x) is _Tensor:
+        return sys.modules["torch"].nn.functional.gelu(x, approximate="tanh" if approximate else "none")
+    if approximate or keras.backend.backend() == "torch":
+        return keras.ops.gelu(x, approximate=approximate)
+    # Through erf and not keras.ops.gelu, whose TensorFlow form exports to ONNX as an operator that ONNX lacks.
+    return 0.5 * x * (1.0 + keras.ops.erf(x * math.sqrt(0.5)))
+
+
+# What a layer of Keras computes, by PyTorch; or `None` if Keras must compute it.
 
 
 def linear(x: Any, kernel: Any, bias: Any, gelu: str | None = None) -> Any:
-    """Return `x @ kernel + bias` computed by PyTorch (`products.linear`), or `None` if Keras must compute it."""
+    """Return `x @ kernel + bias` (`products.linear`) or `None`."""
     # Also used in eager mode; only the tanh GELU within a product (`gelu`) differs from PyTorch's, in the last bits.
     values = _values(x, kernel, bias)
     return None if values is None else products.linear(x, values[0], values[1], gelu)
 
 
-def multiply_windows(x: Any, kernel: Any, bias: Any) -> Any:
-    """Return a convolution with non-overlapping windows as a product by PyTorch, or `None`; see `linear`."""
+def conv_of_windows(x: Any, kernel: Any, bias: Any) -> Any:
+    """Return a convolution with non-overlapping windows, computed as one product, or `None`."""
     values = _values(x, kernel, bias)
     if values is None or x.dim() != 4:
         return None
@@ -73,7 +91,7 @@ def multiply_windows(x: Any, kernel: Any, bias: Any) -> Any:
 
 
 def normalize(x: Any, gamma: Any, beta: Any, epsilon: Any, dtype: Any) -> Any:
-    """Return layer normalization over the last axis by PyTorch, or `None`; see `linear`. Keras casts to `dtype`."""
+    """Return layer normalization over the last axis or `None`. Keras casts to `dtype`."""
     values = _values(x, gamma, beta, in_float32=True)
     if values is None or x.dtype is not getattr(sys.modules["torch"], dtype):
         return None
@@ -81,13 +99,6 @@ def normalize(x: Any, gamma: Any, beta: Any, epsilon: Any, dtype: Any) -> Any:
         values = (v if v is None else v.to(x.dtype) for v in values)
     width = x.shape[-1:] if gamma is None else tuple(gamma.shape)  # the first is a tensor where ONNX traces
     return sys.modules["torch"].layer_norm(x, width, *values, epsilon)
-
-
-def gelu(x: Any, tanh: bool = False) -> Any:
-    """Compute the GELU as `keras.ops.gelu` does."""
-    if type(x) is not _Tensor:
-        return ops.gelu(x, approximate=tanh)
-    return sys.modules["torch"].nn.functional.gelu(x, approximate="tanh" if tanh else "none")
 
 
 def _values(x: Any, *variables: Any, in_float32: bool = False) -> Any:
