@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from .anatomy.around import alone, last_layer_of
-from .anatomy.dry_run import dry_run, images
+from .anatomy.dry_run import called, images
 from .anatomy.parts import keeper
 from .backend.keras_internals import flat_layers, input_structure, run_rest
 from .layers._base import as_json, change_setting
@@ -60,7 +60,7 @@ def with_vit(model: keras.Model, vit: keras.Model, new: keras.Model) -> keras.Mo
 def _rows(model: keras.Model) -> list[int] | str:
     """Return how many rows each output of a model has for two images; or the error that a backend raises."""
     try:
-        return [len(x) for x in keras.tree.flatten(dry_run(model, images(model, [0.0, 0.0]), (), None))]
+        return [len(x) for x in keras.tree.flatten(called(model, images(model, [0.0, 0.0]), ())[1])]
     except Exception as error:  # each backend's own
         return str(error)
 

@@ -53,7 +53,7 @@ def _write_npy(path: Path, rows: Iterable[Batch]) -> list[Batch]:
 def _write_npz(path: Path, rows: Iterable[Batch]) -> None:
     features = path.with_name("features.npy")
     others = _write_npy(features, rows)
-    columns = {"labels": joined_labels(others), "paths": joined_paths(others)}
+    columns: dict[str, Any] = {"labels": joined_labels(others), "paths": joined_paths(others)}
     columns = {name: np.array([*column]) for name, column in columns.items() if column is not None}
     with open(path, "wb") as file:
         np.savez(file, features=np.load(features, mmap_mode="r"), **columns)
