@@ -2,7 +2,8 @@
 
 Of a small model, two fifths of the time were spent in `Layer.__call__`, some 130 times an image. What it does (casting,
 hooks, regularizers, masks, building, scopes) is looked up at each call. If there is nothing to do, `call` runs alone.
-If a check fails, Keras runs as usual. Nothing is stored, so nothing can be outdated.
+If a check fails, Keras runs as usual. What depends on the attributes of a layer of this package is checked again once one
+of them has been set (`changes`).
 """
 
 from __future__ import annotations
@@ -155,6 +156,8 @@ def _adds_nothing(layer: Any, x: Any, kwargs: dict[str, Any], reads_training: bo
     own = layer.__dict__
     if own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"] or own["_backward_pre_hooks"]:
         return False
+    if type(layer).forward is not _FORWARD:
+        return False
     number, known = own.get(NUMBER), own.get(_KNOWN)
     if known is None or known[0] != number:
         if not _is_plain_layer(layer, own, reads_training):
@@ -187,12 +190,12 @@ def _adds_nothing(layer: Any, x: Any, kwargs: dict[str, Any], reads_training: bo
 
 
 _KNOWN = "_known_to_direct"
-"""The attribute with the dtypes of a layer that `_is_plain_layer`, after the number that the layer had then."""
+"""The attribute with the number of a layer when it was plain (`_is_plain_layer`), and its dtypes."""
 
 
 def _is_plain_layer(layer: Any, own: dict[str, Any], reads_training: bool) -> bool:
     """Whether a layer's attributes leave Keras nothing to do."""
-    if not own["built"] or type(layer).forward is not _FORWARD or "forward" in own:
+    if not own["built"] or "forward" in own:
         return False
     if layer._compiled_call_impl is not None or own["activity_regularizer"] is not None:
         return False
