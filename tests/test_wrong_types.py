@@ -25,7 +25,7 @@ from vit_keras import (
     vit,
 )
 from vit_keras.checkpoints.locate import fetch, find, is_local
-from vit_keras.preprocess import images, json_formats
+from vit_keras.preprocess import json_formats, pixels
 from vit_keras.text import ImageText, TextConfig, Tokenizer, build_text
 from vit_keras.text.model import contrastive_loss
 from vit_keras.training import embed, finetune, knn, linear_probe
@@ -79,11 +79,10 @@ CASES = [
     (vit_keras.from_checkpoint, {"weights": "./none.npz"}, {}),
     (utils.resize_image, {"image": IMAGES[0], "size": 3, "interpolation": "bilinear"}, {}),
     (utils.read, {"filepath_or_buffer": IMAGES[0], "size": 3}, {"size": [None]}),
-    (images.gray, {"image": NUMBERS}, {}),
-    (images.pixel_range, {"images": NUMBERS}, {"images": [-1]}),
-    (images.check_pixels, {"images": NUMBERS}, {"images": [-1]}),
-    (images.to_pixels, {"image": NUMBERS}, {"image": [-1]}),
-    (images.to_uint8, {"image": NUMBERS}, {"image": [-1]}),
+    (pixels.gray, {"image": NUMBERS}, {}),
+    (pixels.pixel_range, {"images": NUMBERS}, {"images": [-1]}),
+    (pixels.to_pixels, {"image": NUMBERS}, {"image": [-1]}),
+    (pixels.to_uint8, {"image": NUMBERS}, {"image": [-1]}),
     (vit.preprocess_inputs, {"X": NUMBERS}, {"X": [-1]}),
     (json_formats.crop_fraction, {"size": 224, "edge": 256}, {}),
     (labels.names, {"labels": ["a"]}, {"labels": [None, "x!"]}),

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from ask_server import ask, encoded, random_picture
+from recordings import recording
 
 pytest.importorskip("uvicorn")
 pytest.importorskip("onnxruntime")
@@ -73,7 +74,7 @@ def test_a_model_is_exported_and_served(preprocessing):
     with layers.record_attention() as recorded:
         model(inputs, training=False)
     scores = np.stack([keras.ops.convert_to_numpy(each)[0] for each in recorded])
-    rollout = visualize.attention_rollout(scores.mean(1)[:, None], (4, 4))[0]
+    rollout = visualize.attention_rollout(recording(2, 1, 2, (4, 4), attention=scores[:, None]))[0]
     assert answer["attention"]["grid"] == [4, 4]
     np.testing.assert_allclose(answer["attention"]["rollout"], rollout.ravel(), rtol=6e-3)
     np.testing.assert_allclose(answer["attention"]["layers"], scores[:, :, 0, 1:], rtol=6e-3, atol=1e-7)

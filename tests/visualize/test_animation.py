@@ -52,9 +52,7 @@ def test_a_recording_by_depth(tmp_path):
     # Each layer looks at its own patch only, so one patch is added by each.
     places = [[(0, 0)], [(2, 5)], [(0, 5)]]
     made = looking_at(places, (3, 6), picture=(120, 240))
-    result = [
-        frame for frame, _ in frames_of(animation.animate(made, over="layers", size=240, interpolation="nearest"))
-    ]
+    result = [frame for frame, _ in frames_of(animation.animate(made, size=240, interpolation="nearest"))]
     assert len(result) == 3
     coloured = [np.abs(tiles(frame[:120], (3, 6)) - 0.6 * 80).max(axis=-1) > 5 for frame in result]
     found = [{(int(row), int(column)) for row, column in zip(*where.nonzero())} for where in coloured]
@@ -65,15 +63,6 @@ def test_a_recording_by_depth(tmp_path):
         expected = overlays.overlay(made.images[0], heat, interpolation="nearest").astype(int)
         assert np.abs(frame[:120] - expected).mean() < 4  # 256 colours
         assert frame[120:].max() > 200  # the caption
-
-
-def test_a_recording_by_discard_ratio():
-    made = recording(picture=(120, 240))
-    result = [frame[:120] for frame, _ in frames_of(animation.animate(made, over="discard", size=240, image=1))]
-    assert len(result) == 10
-    for n in (0, 5, 9):
-        expected = overlays.overlay(made.images[1], maps.attention_rollout(made, discard_ratio=n / 10)[1])
-        assert np.abs(result[n].astype(int) - expected).mean() < 4  # 256 colours
 
 
 def test_ready_frames_have_the_size_that_is_asked_for():
@@ -93,7 +82,6 @@ def test_ready_frames_have_the_size_that_is_asked_for():
         (lambda path: animation.animate([noise(4, 6, 3)], path, fps=0), r"\(0, 50\].*Received: 0"),
         (lambda path: animation.animate([noise(4, 6, 3)], path, fps=60), "Received: 60"),
         (lambda path: animation.animate("frames.mp4", path), "an iterable of images. Received: str"),
-        (lambda path: animation.animate(recording(), path, over="heads"), "'layers', 'discard'. Received: 'heads'"),
         (lambda path: animation.animate(recording(attention=None), path), "has no attention"),
     ],
 )

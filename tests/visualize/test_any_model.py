@@ -6,6 +6,7 @@ import re
 import keras
 import numpy as np
 import pytest
+from recordings import recording
 from support import ROOT
 
 from vit_keras import layers, preprocess, visualize, vit
@@ -124,7 +125,8 @@ FEW = ("rescaling before", "augmentation before, of CLIP", "softmax, then dropou
 @pytest.mark.parametrize("kind", [k if k in FEW else pytest.param(k, marks=pytest.mark.slow) for k in MODELS])
 def test_the_map(kind):
     model, (_, scores, _) = of_kind(kind)
-    expected = visualize.attention_rollout(scores.mean(axis=2), (4, 4))[0]
+    made = recording(len(scores), 1, scores.shape[2], (4, 4), attention=scores)
+    expected = visualize.attention_rollout(made)[0]
     heat = visualize.attention_map(model, PICTURE, return_map=True)
     np.testing.assert_allclose(heat, expected, **SAME)
 

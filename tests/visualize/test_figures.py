@@ -93,7 +93,7 @@ def test_no_text_overlaps_another_or_leaves_the_figure(matplotlib, picture):
         figures.plot_maps(grey_image(*picture), heats),
         figures.plot_maps(grey_image(*picture), {long: np.eye(3)}, show_image=False),
         figures.plot_heads(made),
-        figures.plot_layers(made, scale="same"),
+        figures.plot_layers(made),
     ]
     for figure in drawn:
         figure._repr_png_()
@@ -148,7 +148,6 @@ def test_methods_of_several_images(matplotlib):
         (lambda: figures.plot_maps(grey_image(), {}), r"maps .*Received: \{\}"),
         (lambda: figures.plot_maps(grey_image(), [np.eye(3)]), "Received: list"),
         (lambda: figures.plot_maps(grey_image(), {"a": np.zeros((2, 3, 3))}), r"Received: \(2, 3, 3\)"),
-        (lambda: figures.plot_maps(grey_image(), {"a": np.eye(3)}, scale="both"), "'each' or 'same'. Received: 'both'"),
         (lambda: figures.plot_maps(grey_image(), {"a": np.eye(3)}, columns=0), "columns must be .*Received: 0"),
         (lambda: figures.plot_heads(recording(attention=None)), "has no attention: pass keep="),
         (lambda: figures.plot_layers(recording(attention=None)), "has no attention: pass keep="),

@@ -227,7 +227,6 @@ MISTAKES = {
     "patch": (lambda: visualize.attention_rollout(recorded(), query=(4, 0)), r"4 x 6 patches.*\(4, 0\)"),
     "query": (lambda: visualize.attention_rollout(recorded(), query="patch"), "'auto', 'cls', 'mean'.*'patch'"),
     "no class token": (lambda: visualize.attention_rollout(recorded(pooling="gap"), query="cls"), "query='mean'"),
-    "grid": (lambda: visualize.attention_rollout(np.ones((1, 1, 5, 5))), r"grid=\(down, across\)"),
     "mass": (lambda: visualize.mass_mask(np.ones((2, 2)), 1), "between 0 and 1"),
     "fused": (
         lambda: visualize.relevance_map(

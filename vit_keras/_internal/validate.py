@@ -190,7 +190,7 @@ ALIASES = {
     **dict.fromkeys(("tp", "tensor_parallel", "model_parallel"), ("tensor", "model")),
     **dict.fromkeys(("epoch", "num_epochs", "n_epochs", "num_train_epochs"), ("epochs",)),
     **dict.fromkeys(("num_classes", "nb_classes", "n_classes", "num_labels"), ("classes",)),
-    **dict.fromkeys(("img_size", "resolution", "input_size"), ("image_size",)),
+    **dict.fromkeys(("img_size", "imgsz", "resolution", "input_size", "size"), ("image_size",)),
     **dict.fromkeys(("drop_path", "drop_path_rate"), ("stochastic_depth",)),
     **dict.fromkeys(("drop", "drop_rate", "dropout_rate"), ("dropout",)),
     **dict.fromkeys(("clip", "grad_clip", "clipnorm", "clip_grad", "max_grad_norm"), ("clip_norm",)),
@@ -204,6 +204,15 @@ ALIASES = {
     **dict.fromkeys(("llrd", "layerwise_decay"), ("layer_decay",)),
     **dict.fromkeys(("warmup_ratio", "warmup_epochs", "warmup_steps"), ("warmup",)),
     **dict.fromkeys(("scheduler", "sched", "lr_scheduler_type"), ("schedule",)),
+    **dict.fromkeys(("arch", "architecture", "model_name"), ("model",)),
+    **dict.fromkeys(("checkpoint", "ckpt", "pretrained"), ("weights",)),
+    **dict.fromkeys(("k", "topk", "top_k"), ("top",)),
+    **dict.fromkeys(("out", "output_dir", "save", "to"), ("output",)),
+    **dict.fromkeys(("val_split", "validation_split"), ("held_out",)),
+    **dict.fromkeys(("kfold", "k_fold"), ("folds",)),
+    **dict.fromkeys(("precision", "half"), ("dtype",)),
+    **dict.fromkeys(("gpus", "num_gpus", "num_devices"), ("devices",)),
+    **dict.fromkeys(("prompt", "prompts", "texts"), ("text",)),
     **dict.fromkeys(("cubic",), ("bicubic", "bicubic_antialias")),
     **dict.fromkeys(("linear",), ("bilinear",)),
     **dict.fromkeys(("acc", "top1"), ("accuracy",)),
@@ -220,10 +229,7 @@ def did_you_mean(value: Any, choices: Iterable[Any]) -> str:
     name = str(value)[:100].lower().replace("-", "_")
     near = [each for each in ALIASES.get(name, ()) if each in by_spelling][:1]
     if not near:
-        near = difflib.get_close_matches(name, list(by_spelling), n=3, cutoff=0.6 if len(name) > 2 else 1.0)
-        far = {each: _changes(each, name) for each in near}
-        near = [each for each in near if each.startswith(name) or name.startswith(each) or _is_near(each, name)]
-        near = [each for each in near if far[each] == min(far[other] for other in near)]
+        near = difflib.get_close_matches(name, list(by_spelling), n=3, cutoff=0.65 if len(name) > 2 else 1.0)
     if not near and len(name) > 3:  # a part of a longer name: at its beginning or that of its last part, if there are
         parts = [each for each in by_spelling if name in each]
         near = sorted(parts, key=lambda each: (f"/{name}" not in f"/{each}", len(each)))[:3]
@@ -252,24 +258,6 @@ def check_switches(settings: Any) -> None:
         switched = isinstance(value, (bool, int)) and value in (0, 1)
         if field.type in ("bool", "bool | None") and not left_open and not switched:
             raise ValueError(f"{field.name} must be True or False. Received: {value!r:.100}")
-
-
-def _is_near(one: str, other: str) -> bool:
-    """Return whether changes of at most a third of the letters make one word the other."""
-    return _changes(one, other) <= max(1, max(len(one), len(other)) // 3)
-
-
-def _changes(one: str, other: str) -> int:
-    """Return how many letters must be changed, added, removed or exchanged with the next."""
-    rows = [[*range(len(other) + 1)]]
-    for number, letter in enumerate(one, start=1):
-        above, row = rows[-1], [number]
-        for place, wanted in enumerate(other, start=1):
-            row.append(min(above[place] + 1, row[-1] + 1, above[place - 1] + (letter != wanted)))
-            if min(number, place) > 1 and one[number - 2 : number] == other[place - 2 : place][::-1]:
-                row[-1] = min(row[-1], rows[-2][place - 2] + 1)
-        rows.append(row)
-    return rows[-1][-1]
 
 
 def merge_schedule(value: Any, blocks: int, patches: int | None) -> int | tuple[int, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import __version__
-from .._internal.validate import did_you_mean
+from .._internal.validate import ALIASES, did_you_mean
 from .options import form_of, help_of
 from .signatures import Argument, Command, arguments_of, head_of
 
@@ -99,23 +99,6 @@ _DEFAULTS = {"errors": "skip"}
 
 _EXCLUSIVE = (("json", "csv"), ("check", "no_check"))
 
-_ALIASES = {
-    **dict.fromkeys(("arch", "architecture", "model-name"), "--model"),
-    **dict.fromkeys(("checkpoint", "ckpt", "pretrained"), "--weights"),
-    **dict.fromkeys(("bs", "batch", "batchsize"), "--batch-size"),
-    **dict.fromkeys(("img-size", "imgsz", "input-size", "resolution", "size"), "--image-size"),
-    **dict.fromkeys(("k", "topk", "top-k"), "--top"),
-    **dict.fromkeys(("out", "output-dir", "save", "to"), "--output"),
-    **dict.fromkeys(("lr", "learning-rate"), "--set learning_rate=…"),
-    **dict.fromkeys(("wd", "weight-decay"), "--set weight_decay=…"),
-    **dict.fromkeys(("val-split", "validation-split"), "--held-out"),
-    **dict.fromkeys(("kfold", "k-fold"), "--folds"),
-    **dict.fromkeys(("precision", "half"), "--dtype"),
-    **dict.fromkeys(("gpus", "num-gpus", "num-devices"), "--devices"),
-    **dict.fromkeys(("prompt", "prompts", "texts", "classes"), "--text"),
-}
-"""Names of options in other programs, without dashes."""
-
 
 class _Parser(argparse.ArgumentParser):
     """A parser whose errors are two lines: the usage of the command, and the mistake."""
@@ -135,9 +118,12 @@ class _Parser(argparse.ArgumentParser):
 
     def _hint(self, written: str) -> str:
         options = [option for option in self._option_string_actions if option.startswith("--")]
-        meant = _ALIASES.get(written.strip("-").replace("_", "-"), "")
-        if (meant if " " not in meant else "--recipe") in options:  # only training has settings of a recipe
-            return f" Did you mean {meant}?"
+        name = written.strip("-").replace("-", "_")
+        for other in ALIASES.get(name, ()):
+            if (option := f"--{other.replace('_', '-')}") in options:
+                return f" Did you mean {option}?"
+            if "--recipe" in options:  # only training has settings of a recipe
+                return f" Did you mean --set {other}=…?"
         near = difflib.get_close_matches(written.lower().replace("_", "-"), options, n=2, cutoff=0.75)
         return f" Did you mean {' or '.join(near)}?" if near else ""
 

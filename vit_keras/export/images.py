@@ -55,7 +55,7 @@ def _is_one(images: Any) -> bool:
 
 
 def drawn(plan: Plan) -> list[np.ndarray]:
-    """Return images of the model's own size, and of others where files resize: gradients, checks, noise, grays."""
+    """Return images of the model's own size, and of others where files resize: waves, noise, and both."""
     channels = plan.image_shape[3]
     height, width = unresized(plan) or (224, 224)
     sizes = [*[(height, width)] * 4, (height + 37, width * 2 + 5), (max(height // 2, 8), width), (64, 256), (32, 32)]
@@ -73,15 +73,9 @@ def unresized(plan: Plan) -> tuple[int, int] | None:
 def _draw(number: int, height: int, width: int, channels: int) -> np.ndarray:
     generator = np.random.default_rng(number)
     down, across = np.mgrid[0:height, 0:width].astype("float64")
-    waves = generator.uniform(0.01, 0.2, (channels, 2))
-    smooth = [127 + 90 * np.sin(a * down + b * across + number) for a, b in waves]
-    kinds = {
-        0: lambda: np.stack(smooth, axis=-1),
-        1: lambda: generator.uniform(0, 256, (height, width, channels)),
-        2: lambda: np.repeat((((down // 8 + across // 8) % 2) * 200 + 20)[..., None], channels, axis=-1),
-        3: lambda: np.stack(smooth, axis=-1) * 0.6 + generator.uniform(0, 100, (height, width, channels)),
-    }
-    return np.clip(kinds[number % 4](), 0, 255).astype("uint8")
+    smooth = [127 + 90 * np.sin(a * down + b * across + number) for a, b in generator.uniform(0.01, 0.2, (channels, 2))]
+    noise = generator.uniform(0, 256, (height, width, channels))
+    return np.clip((number % 3 * noise + (2 - number % 3) * np.stack(smooth, axis=-1)) / 2, 0, 255).astype("uint8")
 
 
 def model_inputs(plan: Plan, images: Sequence[Any], preprocessing: Preprocessing | None = None) -> list[np.ndarray]:

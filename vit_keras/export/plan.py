@@ -39,33 +39,18 @@ Shape = tuple[int | None, int | None, int | None, int]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The plan of an export, from which every format is written; made by `Plan.of`.
-
-    Attributes:
-        model: The model.
-        input_shape: `(batch, height, width, channels)` of the model's own input; `None` for what is open.
-        preprocessing: What makes the model's input of an image; `None` where the file takes that input itself.
-        kind: What the model returns: `"logits"`, `"probabilities"`, `"numbers"`, `"features"` or any `"outputs"`.
-        classes: Number of classes; `None` where the model returns none.
-        labels: Names of the classes, or of the numbers or levels that the model predicts; or `None`.
-        top: How many of the most probable classes a file names.
-        attention: Number of outputs `attention_{n}`; 0 without any.
-        quantize: One of the format's `quantize`, or `None`.
-        calibration: The largest magnitude of each channel, by the path of a layer normalization; or `None`.
-        opset: Version of ONNX' operators.
-        metadata: What else is known, as plain JSON: versions, source, license and hash of the weights.
-    """
+    """The plan of an export, from which every format is written; made by `Plan.of`."""
 
     model: keras.Model
-    input_shape: Shape
-    preprocessing: Preprocessing | None
-    kind: str
+    input_shape: Shape  # of the model's own input
+    preprocessing: Preprocessing | None  # what makes the model's input of an image; `None`: the file takes that input
+    kind: str  # "logits", "probabilities", "numbers", "features" or any "outputs"
     classes: int | None
-    labels: tuple[str, ...] | None
+    labels: tuple[str, ...] | None  # names of the classes, or of the numbers or levels that the model predicts
     top: int
-    attention: int = 0
+    attention: int = 0  # outputs `attention_{n}`
     quantize: str | None = None
-    calibration: Mapping[str, Sequence[float]] | None = None
+    calibration: Mapping[str, Sequence[float]] | None = None  # magnitudes by the path of a layer normalization
     opset: int = OPSETS[-1]
     metadata: dict[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -196,7 +181,7 @@ class Plan:
 
         with in_float32(self.model), tap(note, taking or [vit]), contextlib.ExitStack() as stack:
             scores = stack.enter_context(layers.record_attention()) if self.attention else []
-            result = self.model(inputs, training=False)
+            (result,) = keras.tree.flatten(self.model(inputs, training=False))
         found = {self.kind: result}
         if self.kind == "logits":
             alone = anatomy.task(self.model) == "multi" or result.shape[-1] == 1

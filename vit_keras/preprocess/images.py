@@ -19,26 +19,9 @@ from PIL import ExifTags, Image
 
 from .._internal.validate import size_pair
 from ..resampling import picture_filter, resize_bilinear
-from .pixels import check_pixels, gray, pixel_range, to_pixels, to_uint8
+from .pixels import to_uint8
 
-__all__ = [
-    "MAX_DOWNLOAD",
-    "MAX_ENLARGED",
-    "MAX_PIXELS",
-    "MAX_SCANS",
-    "ImageInputType",
-    "check_pixels",
-    "check_readable",
-    "decode",
-    "gray",
-    "orientation",
-    "pixel_range",
-    "read",
-    "resize_image",
-    "resize_in_steps",
-    "to_pixels",
-    "to_uint8",
-]
+__all__ = ["MAX_PIXELS", "ImageInputType", "check_readable", "decode", "orientation", "read", "resize_image"]
 
 ImageInputType: TypeAlias = Union[str, "os.PathLike[str]", bytes, IO[bytes], "Image.Image", np.ndarray]
 """What `read` reads."""

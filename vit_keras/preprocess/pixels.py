@@ -1,4 +1,4 @@
-"""The range of pixels: detect it, convert to [0, 255], and check what goes into a model. And their luminance."""
+"""The range of pixels, and their luminance."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from .._internal.validate import numbers, one_of
+from .._internal.validate import numbers
 from .._internal.warn import warn_caller
 
-__all__ = ["check_pixels", "gray", "gray_levels", "pixel_range", "preprocess_inputs", "to_pixels", "to_uint8"]
+__all__ = ["gray", "gray_levels", "pixel_range", "preprocess_inputs", "to_pixels", "to_uint8"]
 
 _AT_ONCE = 1 << 20  # values that are in float64 at one time
 _MARGIN = 64  # resampling and augmentation overshoot a little
-_LIMITS = {"[-1, 1]": (-1.0, 1.0), "[0, 1]": (0.0, 1.0), "[0, 255]": (0.0, 255.0)}
 
 
 def to_pixels(image: np.ndarray) -> np.ndarray:
@@ -81,28 +80,6 @@ def pixel_range(images: np.ndarray) -> str:
     if high > 2 or np.issubdtype(images.dtype, np.integer):  # resampling may overshoot 1 a little
         return "[0, 255]"
     return "[-1, 1]" if low < 0 else "[0, 1]"
-
-
-def check_pixels(images: Any, expected: str = "[-1, 1]") -> bool:
-    """Warn if the pixels of images are not in the range that the model expects."""
-    limits = _LIMITS[one_of(expected, "expected", tuple(_LIMITS))]
-    array = numbers(images, "images")
-    if not array.size:
-        return True
-    low, high = float(array.min()), float(array.max())
-    if np.issubdtype(array.dtype, np.integer):
-        plausible = expected == "[0, 255]"
-    else:
-        plausible = is_plausible_range((low, high), limits)
-    if plausible:
-        return True
-    found = pixel_range(array)
-    looks = f"look like {found} (from {low:.3g} to {high:.3g})" if found != expected else f"are {low:.3g} to {high:.3g}"
-    warn_caller(
-        f"These pixels {looks}, but the model expects {expected}. "
-        "Use vit_keras.vit.preprocess_inputs on pixels in [0, 255]."
-    )
-    return False
 
 
 def is_plausible_range(received: tuple[float, float], expected: tuple[float, float]) -> bool:

@@ -14,7 +14,8 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from .._internal.atomic import complete
-from .._internal.validate import expanded, one_of, positive_integer
+from .._internal.validate import expanded, positive_integer
+from .colors import stretch
 from .figures import Look, look_of, of_one_image
 from .options import check_options, parameters_of
 from .overlays import as_picture, in_size
@@ -28,7 +29,6 @@ def animate(
     frames: Any,
     path: str | os.PathLike[str] | None = None,
     *,
-    over: str = "layers",
     fps: float = 2.0,
     image: int = 0,
     size: int | None = None,
@@ -39,10 +39,9 @@ def animate(
     Frames share one palette, so that what does not move does not flicker.
 
     Args:
-        frames: A recording with attention; or frames of one size, an iterable of whatever `overlay` takes as an image.
+        frames: A recording with attention, for rollout up to each of its layers; or frames of one size, an iterable of
+            whatever `overlay` takes as an image.
         path: File to write, with a name ending in .gif; `None` to get the bytes. A file appears when it is complete.
-        over: What the frames of a recording run over: `"layers"`, attention rollout up to each of them; or `"discard"`,
-            rollout with more and more of the lowest attentions left out, from none to 90 %.
         fps: Frames in a second, at most 50.
         image: Index of the image in a recording.
         size: Longest side of the image in each frame, in pixels; smaller images are enlarged. `None`: 480 for a
@@ -66,7 +65,7 @@ def animate(
         raise ValueError(f"fps must be in (0, 50], the range of a GIF. Received: {fps}")
     size = None if size is None else positive_integer(size, "size")
     if hasattr(frames, "attention"):
-        frames = _recorded_frames(of_one_image(frames, image), over, size or _SIZE, look_of(look, animate))
+        frames = _recorded_frames(of_one_image(frames, image), size or _SIZE, look_of(look, animate))
     elif isinstance(frames, (str, bytes, os.PathLike, Image.Image)) or not isinstance(frames, Iterable):
         raise ValueError(f"frames must be a recording or an iterable of images. Received: {type(frames).__name__}")
     else:
@@ -84,24 +83,18 @@ def animate(
     return path
 
 
-def _recorded_frames(recording: Any, over: str, size: int, look: Look) -> list[np.ndarray]:
+def _recorded_frames(recording: Any, size: int, look: Look) -> list[np.ndarray]:
     from .maps import attention_rollout
 
     pixels = in_size(recording.images[0], size)
     how = {} if recording.head_fusion is None else {"head_fusion": recording.head_fusion}
-    if one_of(over, "over", ("layers", "discard")) == "layers":
-        depths = range(1, len(recording.layers) + 1)
-        steps = [
-            dataclasses.replace(recording, layers=recording.layers[:n], attention=recording.attention[:n])
-            for n in depths
-        ]
-        maps = [attention_rollout(step, **how) for step in steps]
-        names = [f"up to layer {layer}" for layer in recording.layers]
-    else:
-        ratios = [n / 10 for n in range(10)]
-        maps = [attention_rollout(recording, discard_ratio=ratio, **how) for ratio in ratios]
-        names = [f"{100 * ratio:.0f} % discarded" for ratio in ratios]
-    pictures = [look.over(pixels, values) for values in look.values([m[0] for m in maps])]
+    steps = [
+        dataclasses.replace(recording, layers=recording.layers[:n], attention=recording.attention[:n])
+        for n in range(1, len(recording.layers) + 1)
+    ]
+    maps = [attention_rollout(step, **how) for step in steps]
+    names = [f"up to layer {layer}" for layer in recording.layers]
+    pictures = [look.over(pixels, stretch(m[0], look.clip)) for m in maps]
     width = max(pixels.shape[1], *(_caption_width(name) for name in names))
     return [_captioned(picture, name, width) for picture, name in zip(pictures, names)]
 

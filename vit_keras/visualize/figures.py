@@ -19,7 +19,7 @@ import numpy as np
 
 from .._internal.imports import extra
 from .._internal.validate import positive_integer
-from .colors import Clip, Cmap, color, limits_of, percentiles, scaled, stretch
+from .colors import Clip, Cmap, color, limits_of, percentiles, stretch
 from .options import check_options, parameters_of
 from .overlays import as_map, as_picture, in_size, lay, upsample
 from .recording import of_images
@@ -76,8 +76,7 @@ def plot_maps(
         maps: Names and maps, `(down, across)` each.
         columns: Panels in a row; `None`: chosen so that the figure is about half as wide again as high.
         show_image: Whether to begin with the image itself.
-        **look: `cmap`, `alpha`, `clip` and `interpolation` as in `overlay`; and `scale`: `"each"`, every map has a
-            scale of its own, or `"same"`, all share one, and the color bar has numbers.
+        **look: `cmap`, `alpha`, `clip` and `interpolation` as in `overlay`. Every map has a scale of its own.
 
     Returns:
         The figure.
@@ -198,11 +197,6 @@ class Look:
     alpha: float = 0.75
     clip: Clip = (0, 99)
     interpolation: str = "bilinear"
-    scale: str = "each"
-
-    def __post_init__(self) -> None:
-        if self.scale not in ("each", "same"):
-            raise ValueError(f"scale must be 'each' or 'same'. Received: {self.scale!r}")
 
     def legend(self, maps: Sequence[np.ndarray]) -> tuple[str, str, str]:
         """Return the ends of the scale, and a remark."""
@@ -211,23 +205,7 @@ class Look:
         else:
             names = {0.0: "lowest", 100.0: "highest"}
             low, high = (names.get(p, f"{p:g}th percentile") for p in percentiles(self.clip))
-        if self.scale == "same":
-            low, high = self.limits(maps)
-            return f"{low if abs(low) > abs(high) / 200 else 0:.2g}", f"{high:.2g}", ""
         return low, high, "each map on its own scale" if len(maps) > 1 else ""
-
-    def limits(self, maps: Sequence[np.ndarray]) -> tuple[float, float]:
-        return limits_of(np.concatenate([np.ravel(m) for m in maps]), self.clip)
-
-    def values(self, maps: Sequence[np.ndarray]) -> list[np.ndarray]:
-        if self.scale == "same":
-            return [scaled(m, self.limits(maps)) for m in maps]
-        return [stretch(m, self.clip) for m in maps]
-
-    def outliers(self, maps: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return which values of each map lie above the scale, if the scale leaves out outliers."""
-        shared = self.limits(maps) if self.scale == "same" else None
-        return [(self.clip == "inner") & (np.asarray(m) > (shared or limits_of(m, self.clip))[1]) for m in maps]
 
     def over(self, pixels: np.ndarray, values: np.ndarray) -> np.ndarray:
         return lay(pixels, values, self.cmap, self.alpha, self.interpolation)
@@ -266,7 +244,7 @@ def _small_multiples(
     """Draw maps over one image, in rows, with their names above, in a new figure or a part of one."""
     heats = [as_map(heat) for heat in maps.values()]
     pixels = in_size(pixels, min(640, max(pixels.shape[:2])))
-    pictures = [look.over(pixels, values) for values in look.values(heats)]
+    pictures = [look.over(pixels, values) for values in [stretch(heat, look.clip) for heat in heats]]
     names = [*(["image"] if show_image else []), *map(str, maps)]
     pictures = [*([pixels] if show_image else []), *pictures]
     ratio = pixels.shape[0] / pixels.shape[1]
@@ -304,11 +282,12 @@ def _matrix(maps: np.ndarray, layers: Sequence[int], size: tuple[int, int], look
     (side, rows), (above, columns) = names
     heats = list(maps.reshape(-1, down, across))
     fine = math.ceil(120 * math.sqrt(ratio) / down) * down, math.ceil(120 / math.sqrt(ratio) / across) * across
-    outliers, (low, high, remark) = look.outliers(heats), look.legend(heats)
+    outliers = [(look.clip == "inner") & (heat > limits_of(heat, look.clip)[1]) for heat in heats]
+    low, high, remark = look.legend(heats)
     if any(map(np.any, outliers)):
         remark += "\nlight blue: outliers"
     tiles = []
-    for heat, over in zip(look.values(heats), outliers):
+    for heat, over in zip([stretch(heat, look.clip) for heat in heats], outliers):
         tile = np.rint(color(upsample(heat, fine, look.interpolation), look.cmap)).astype("uint8")
         tile[upsample(over.astype("float64"), fine, "nearest") > 0.5] = _OUTLIER
         tiles.append(tile)

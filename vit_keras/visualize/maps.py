@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .._internal.validate import instance, numbers
+from .._internal.validate import instance
 from .overlays import mass_mask as mass_mask
 from .recording import Recording, fuse_heads
 
@@ -20,8 +20,7 @@ _MAX_CHUNK = 8 << 20
 
 
 def attention_rollout(
-    recording: Recording | np.ndarray,
-    grid: tuple[int, int] | None = None,
+    recording: Recording,
     *,
     head_fusion: str = "mean",
     discard_ratio: float = 0.0,
@@ -36,10 +35,7 @@ def attention_rollout(
     arXiv 2005.00928, section 3; ViT paper, appendix D.8).
 
     Args:
-        recording: A `Recording` with attention, its heads fused or not; or `(layers, batch, tokens, tokens)`, fused
-            over the heads.
-        grid: Patches down and across, where an array is given; tokens before them (the class token) are left out of the
-            map.
+        recording: A `Recording` with attention, its heads fused or not.
         head_fusion: `"mean"` of the heads, as in the paper, `"max"` or `"min"` (vit-explain).
         discard_ratio: Share of the lowest attentions of a layer that become zero before (vit-explain; the first entry
             never does).
@@ -52,17 +48,16 @@ def attention_rollout(
         float32 `(batch, down, across)`. Together with the tokens before the patches it sums to 1.
 
     Raises:
-        ValueError: There are fewer tokens than patches, the recording has no attention, or an argument is out of range.
+        ValueError: The recording has no attention, or an argument is out of range.
 
     Example:
-        >>> attention_rollout(np.full((1, 1, 5, 5), 0.2), (2, 2))[0]
-        array([[0.1, 0.1],
-               [0.1, 0.1]], dtype=float32)
+        >>> from vit_keras import vit, visualize
+        >>> model = vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)
+        >>> attention_rollout(visualize.record(model, np.zeros((32, 32, 3), "uint8"))).shape
+        (1, 4, 4)
     """
     if not 0 <= discard_ratio < 1 or not 0 <= residual <= 1:
         raise ValueError(f"discard_ratio must be in [0, 1), residual in [0, 1]. Received: {discard_ratio}, {residual}")
-    if not isinstance(recording, Recording):
-        recording = _as_recording(recording, grid)
     layers = _fused(recording, head_fusion)
     return _roll(recording, layers, residual, discard_ratio, start_layer, _start(recording, query))
 
@@ -412,18 +407,3 @@ def _start(recording: Recording, query: Any) -> np.ndarray:
     else:
         raise ValueError(f"query must be 'auto', 'cls', 'mean' or a patch (row, column). Received: {query!r}")
     return row
-
-
-def _as_recording(attention: Any, grid: tuple[int, int] | None) -> Recording:
-    if grid is None:
-        raise ValueError("The patches of an array of attention cannot be inferred. Pass grid=(down, across).")
-    attention = numbers(attention, "recording", axes=4)
-    (layers, batch, tokens), (down, across) = attention.shape[:3], grid
-    patches, prefix = down * across, tokens - down * across
-    if prefix < 0:
-        raise ValueError(f"{tokens} tokens are fewer than the {patches} patches of the grid {grid}.")
-    readout = np.zeros((batch, tokens))
-    readout[:, 0 if prefix else slice(None)] = 1.0 if prefix else 1 / patches
-    names = ("cls", *(f"reg{n}" for n in range(prefix - 1)))[:prefix]
-    blocks = tuple(range(layers))
-    return Recording((), (down, across), names, blocks, (1, 1), readout, head_fusion="mean", attention=attention)

@@ -52,7 +52,7 @@ class Method:
     @property
     def options(self) -> tuple[str, ...]:
         """Names of the options that `attention_map` takes for this method."""
-        return parameters_of(self.function, without=("recording", "grid"))
+        return parameters_of(self.function, without=("recording",))
 
     @property
     def exits(self) -> bool:

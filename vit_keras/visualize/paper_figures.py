@@ -238,12 +238,11 @@ def plot_by_layer(
     return axes.figure
 
 
-def plot_cka(cka: np.ndarray, *, labels: tuple[str, str] = ("Layer", "Layer"), ax: Axes | None = None) -> Figure:
+def plot_cka(cka: np.ndarray, *, ax: Axes | None = None) -> Figure:
     """Draw `layer_cka`, the first layers at the lower left.
 
     Args:
-        cka: `(layers + 1, layers' + 1)`.
-        labels: Labels of the first axis, drawn upwards, and of the second.
+        cka: `(layers + 1, layers + 1)`.
         ax: Matplotlib's axes to draw in; `None` for a new figure.
 
     Returns:
@@ -259,7 +258,7 @@ def plot_cka(cka: np.ndarray, *, labels: tuple[str, str] = ("Layer", "Layer"), a
     cka = numbers(cka, "cka", axes=2)
     axes = _axes(ax, 4.4, 3.6)
     picture = axes.imshow(cka, cmap="viridis", vmin=0, vmax=1, origin="lower", interpolation="nearest")
-    axes.set(ylabel=labels[0], xlabel=labels[1])
+    axes.set(ylabel="Layer", xlabel="Layer")
     for axis in (axes.xaxis, axes.yaxis):
         axis.get_major_locator().set_params(integer=True)
     _color_bar(axes, picture, "Linear CKA", (0, 1))

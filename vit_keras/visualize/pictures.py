@@ -20,6 +20,7 @@ from .._internal.validate import as_array
 from .._internal.warn import warn_caller
 from ..anatomy.inputs import front, image_shape, preprocessing_of
 from ..anatomy.parts import find_vit, patch_grid
+from ..packing.arranging import fitting_size
 from ..preprocess.images import read, resize_image
 from ..preprocess.pixels import gray, to_pixels
 from .overlays import in_size
@@ -28,11 +29,6 @@ MAX_DRAWN = 2048
 """Longest side in pixels of an image that is kept to draw on; a larger one is reduced."""
 MOST_SQUEEZED = 3.0
 """An image whose aspect ratio differs from the model's by more than this factor is worth a hint."""
-
-
-def read_pictures(images: Any, channels: int) -> list[np.ndarray]:
-    """Read one image or many as new arrays; see `pictures_of`."""
-    return [*pictures_of(images, channels)]
 
 
 def pictures_of(images: Any, channels: int) -> Iterator[np.ndarray]:
@@ -161,7 +157,7 @@ class ModelInputs:
             return
         _hinted.add(self.model)
         vit = find_vit(self.model)
-        better = fitting_size(size, patch_grid(vit), anatomy.patch_stride(vit, (height, width)))
+        better = fitting_size(size, anatomy.patch_stride(vit, (height, width)), math.prod(patch_grid(vit)))
         warn_caller(
             f"An image of {size[0]}×{size[1]} pixels is distorted to {height}×{width}. A model with about as many "
             f"patches that keeps its aspect ratio: vit_keras.resize(model, {better})."
@@ -183,14 +179,3 @@ def _check_input(model: keras.Model) -> None:
         "Maps and recordings need a model whose only input is (batch, height, width, channels). "
         f"{model.name!r} takes {' and '.join(map(str, shapes))}. Pass {alone}."
     )
-
-
-def fitting_size(picture: tuple[int, int], grid: tuple[int, int], stride: tuple[int, int]) -> tuple[int, int]:
-    """Return the model's input size, in whole patches, with an image's aspect ratio and about as many patches."""
-    # All are pairs, down and across: pixels of the image, patches of the model as it is, pixels between two patches.
-    aspect = picture[0] / picture[1] * stride[1] / stride[0]  # rows for each column of patches
-    count = math.prod(grid)
-    ideal = math.sqrt(count * aspect)
-    grids = [(rows, max(1, round(rows / aspect))) for rows in {max(1, math.floor(ideal)), math.ceil(ideal)}]
-    rows, columns = min(grids, key=lambda grid: abs(math.log(math.prod(grid) / count)))
-    return rows * stride[0], columns * stride[1]

@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..._internal.validate import instance, one_of
+from ..._internal.validate import instance
 from ..recording import Recording
 
 __all__ = ["attention_entropy", "attention_sinks", "mean_attention_distance"]
 
 
-def mean_attention_distance(recording: Recording, renormalize: bool = False, unit: str = "px") -> np.ndarray:
+def mean_attention_distance(recording: Recording) -> np.ndarray:
     """Return the attention distance of each head: the mean distance between a patch and the tokens it attends to.
 
-    This is the ViT paper's Figure 7, right.
-
-    It is the counterpart of the size of a receptive field. For each query patch the distances to all patches are
-    averaged with the attention as weights, then over queries and images.
+    This is the ViT paper's Figure 7, right, and the counterpart of the size of a receptive field. For each query patch
+    the distances to all patches are averaged with the attention as weights, then over queries and images. As in the
+    reference, what goes to the class token and registers counts as distance 0, and lowers the mean.
 
     Args:
         recording: A recording with attention.
-        renormalize: Whether the attention to the patches is made to sum to 1 first. By default, as in the
-            reference, what goes to the class token and registers counts as distance 0, and lowers the mean.
-        unit: `"px"`: pixels of the model's input, along the real sides of a rectangular patch. `"patch"`: steps on the
-            grid.
 
     Returns:
-        float32 `(layers, heads)`.
+        float32 `(layers, heads)`: pixels of the model's input, along the real sides of a rectangular patch.
 
     Raises:
-        ValueError: There is no attention of single heads in the recording, or there is no such unit.
+        ValueError: There is no attention of single heads in the recording.
 
     Example:
         >>> even = np.full((1, 1, 1, 196, 196), 1 / 196, "float32")  # one layer, image and head; 14 x 14 patches
@@ -38,21 +33,16 @@ def mean_attention_distance(recording: Recording, renormalize: bool = False, uni
         array([[116.5]], dtype=float32)
     """
     instance(recording, Recording, "recording")
-    steps = recording.patch_size if one_of(unit, "unit", ("px", "patch")) == "px" else (1, 1)
-    y, x = np.indices(recording.grid).reshape(2, -1)
-    distances = np.hypot(steps[0] * (y[:, None] - y), steps[1] * (x[:, None] - x)).astype("float32")
+    (down, across), (y, x) = recording.patch_size, np.indices(recording.grid).reshape(2, -1)
+    distances = np.hypot(down * (y[:, None] - y), across * (x[:, None] - x)).astype("float32")
     first, result = len(recording.prefix), []
     for scores in _attention(recording):
-        scores = scores[..., first:, first:]
-        reached = np.einsum("bhqk,qk->bhq", scores, distances)
-        if renormalize:
-            total = scores.sum(axis=-1)
-            reached = np.divide(reached, total, out=np.zeros_like(reached), where=total > 0)
+        reached = np.einsum("bhqk,qk->bhq", scores[..., first:, first:], distances)
         result.append(reached.mean(axis=(0, 2), dtype="float64"))
     return np.array(result, "float32")
 
 
-def attention_entropy(recording: Recording, query: str = "all") -> np.ndarray:
+def attention_entropy(recording: Recording) -> np.ndarray:
     """Return the attention entropy of each head: the mean entropy of its rows, in nats.
 
     It runs from 0 (all on one token) to log N (evenly on all N tokens). Its exponential, the perplexity, reads more
@@ -60,13 +50,12 @@ def attention_entropy(recording: Recording, query: str = "all") -> np.ndarray:
 
     Args:
         recording: A recording with attention.
-        query: The query tokens, of which the mean is taken: `"all"`, `"patches"`, or `"cls"`, the class token alone.
 
     Returns:
         float32 `(layers, heads)`.
 
     Raises:
-        ValueError: There is no attention of single heads in the recording, or no class token, or no such query.
+        ValueError: There is no attention of single heads in the recording.
 
     Example:
         >>> even = np.full((1, 1, 1, 196, 196), 1 / 196, "float32")  # one layer, image and head; 14 x 14 patches
@@ -75,21 +64,19 @@ def attention_entropy(recording: Recording, query: str = "all") -> np.ndarray:
         array([[196.]], dtype=float32)
     """
     instance(recording, Recording, "recording")
-    asking = _queries(recording, query)
     smallest = np.finfo("float32").tiny
     result = []
     for scores in _attention(recording):
-        heads = np.moveaxis(scores[:, :, asking], 1, 0)
+        heads = np.moveaxis(scores, 1, 0)
         result.append([-np.mean(np.sum(a * np.log(np.maximum(a, smallest)), axis=-1), dtype="float64") for a in heads])
     return np.array(result, "float32")
 
 
-def attention_sinks(recording: Recording, query: str = "all") -> np.ndarray:
+def attention_sinks(recording: Recording) -> np.ndarray:
     """Return the share of all attention that each token receives, which reveals attention sinks.
 
     Args:
         recording: A recording with attention, also with `head_fusion="mean"`.
-        query: The query tokens: `"all"`, `"patches"`, or `"cls"`, the class token alone.
 
     Returns:
         float32 `(layers, images, tokens)`, the mean over heads and queries. A row sums to 1; multiplied with the number
@@ -97,7 +84,7 @@ def attention_sinks(recording: Recording, query: str = "all") -> np.ndarray:
         are the class token and its like.
 
     Raises:
-        ValueError: There is no attention in the recording, or no class token, or no such query.
+        ValueError: There is no attention in the recording.
 
     Example:
         >>> even = np.full((1, 1, 1, 196, 196), 1 / 196, "float32")  # one layer, image and head; 14 x 14 patches
@@ -106,8 +93,7 @@ def attention_sinks(recording: Recording, query: str = "all") -> np.ndarray:
         (1, 1, 196)
     """
     instance(recording, Recording, "recording")
-    asking = _queries(recording, query)
-    layers = (scores[..., asking, :] for scores in _attention(recording, (None, "mean")))
+    layers = _attention(recording, (None, "mean"))
     shares = [scores.mean(axis=tuple(range(1, scores.ndim - 1)), dtype="float64") for scores in layers]
     return np.array(shares, "float32")
 
@@ -131,13 +117,3 @@ def _attention(recording: Recording, heads: tuple[str | None, ...] = (None,)) ->
     if attention.ndim != (5 if recording.head_fusion is None else 4):
         raise ValueError("The recording has only the rows that the output is read from. Record with query='all'.")
     return attention
-
-
-def _queries(recording: Recording, query: str) -> slice:
-    """Return the rows of attention that belong to these query tokens."""
-    one_of(query, "query", ("all", "patches", "cls"))
-    if query == "cls":
-        if "cls" not in recording.prefix:
-            raise ValueError("The recorded model has no class token. Pass query='patches'.")
-        return slice(index := recording.prefix.index("cls"), index + 1)
-    return slice(len(recording.prefix) if query == "patches" else 0, None)

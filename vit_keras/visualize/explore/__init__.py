@@ -7,11 +7,10 @@ on a website or opened in ten years. The page itself is `explorer.html` in this 
 
 from __future__ import annotations
 
+import contextlib
 import html
 import numbers
 import os
-import tempfile
-import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -53,8 +52,7 @@ def explorer(
             list with one for each image. A tuple gives one map for each of its targets. `None`: no relevance. `"auto"`:
             the predicted class, of a model with a trained head. Goes with a model.
         max_mb: The largest size of the file in millions of bytes. The page keeps as much as fits: first the heads are
-            averaged, from the first layer on; then queries are pooled 2 × 2; last layers are left out. The page says
-            so.
+            averaged, from the first layer on; then layers are left out. The page says so.
         compare: A second model, run on the same images in the same way, or a second `Recording`: the page opens with
             both side by side.
         path: Where to save the file; `None`: nowhere yet.
@@ -62,7 +60,7 @@ def explorer(
         **options: More options of `record`, as `layers=`, `head_fusion="mean"`, `preprocess=` or `grid=`.
 
     Returns:
-        An `AttentionExplorer`: `.html`, `.save(path)`, `.open()`; a notebook shows it.
+        An `AttentionExplorer`: `.html`, `.save(path)`; a notebook shows it.
 
     Raises:
         ValueError: The recording has no attention of all rows, the images do not fit into `max_mb` (once the page is
@@ -137,13 +135,6 @@ class AttentionExplorer:
             part.write_text(self.html, encoding="utf-8")
         return path
 
-    def open(self) -> Path:
-        """Show the page in the web browser, and return the path of the temporary file."""
-        # The file is not deleted, because the browser may read it later.
-        path = self.save(Path(tempfile.mkdtemp(prefix="vit_keras-"), "attention.html"))
-        webbrowser.open(path.resolve().as_uri())
-        return path
-
     def __repr__(self) -> str:
         count = sum(len(s.recording.images) for s in self._sources)
         images = "image" if count == 1 else "images"
@@ -151,28 +142,17 @@ class AttentionExplorer:
 
     def _repr_html_(self) -> str:
         """Return a smaller version in a frame of its own: notebooks limit how much a cell may print."""
-        shown = list(self._sources)
-        note = "This is a smaller version for the notebook; <code>.save(path)</code> writes the whole one."
-        limit = min(NOTEBOOK_MB, self._max_mb)
-        while True:
-            try:
-                page, _ = make_page(shown, self._title, limit, 384, self._packed)
+        most, limit = max(len(s.recording.images) for s in self._sources), min(NOTEBOOK_MB, self._max_mb)
+        for count in (most >> halvings for halvings in range(most.bit_length())):
+            with contextlib.suppress(ValueError):  # it does not fit
+                page, _ = make_page([s.first(count) for s in self._sources], self._title, limit, 384, self._packed)
                 break
-            except ValueError:
-                fewer = max(len(s.recording.images) for s in shown) // 2
-                if not fewer:
-                    return f"<p>Too large for a notebook; <code>.save(path)</code> writes it.</p><!-- {limit} MB -->"
-                shown = [s.first(fewer) for s in shown]
-                note = (
-                    f"Only the first {fewer} of the images, and those in a smaller version; "
-                    "<code>.save(path)</code> writes all."
-                )
-        note = (
-            ""
-            if self._made is not None and page == self._made[0]
-            else f'<p style="font: 12px system-ui, sans-serif; opacity: .7">{note}</p>'
-        )
+        else:
+            return f"<p>Too large for a notebook; <code>.save(path)</code> writes it.</p><!-- {limit} MB -->"
+        part = "" if count == most else f" of the first {count} images"
+        note = f"This is a smaller version{part} for the notebook; <code>.save(path)</code> writes the whole one."
         return (
             '<iframe sandbox="allow-scripts allow-downloads" title="Attention explorer" loading="lazy" '
-            f'style="width: 100%; height: 860px; border: 0" srcdoc="{html.escape(page)}"></iframe>{note}'
+            f'style="width: 100%; height: 860px; border: 0" srcdoc="{html.escape(page)}"></iframe>'
+            f'<p style="font: 12px system-ui, sans-serif; opacity: .7">{note}</p>'
         )

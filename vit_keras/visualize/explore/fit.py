@@ -17,7 +17,6 @@ class Plan:
 
     layers: int  # how many layers
     heads: int  # how many of these layers, from the last, with all heads
-    pooled: bool  # whether queries are pooled
 
     def kept(self, layers: int) -> list[int]:
         """Return the indices of the layers that stay: the last one, and the rest at even steps."""
@@ -32,32 +31,17 @@ class Plan:
 
 def plans(layers: int) -> Iterator[Plan]:
     """Yield plans from the best to the smallest, so that the first that fits is the best that fits."""
-    # Layers matter most, because a rollout goes through all of them, then queries, then heads. So first the heads of
-    # more and more layers are averaged, from the first layer on; then queries are pooled, with as many heads as fit;
-    # and last layers are left out.
-    for pooled in (False, True):
-        yield from (Plan(layers, heads, pooled) for heads in range(layers, -1, -1))
-    yield from (Plan(count, 0, True) for count in range(layers - 1, 0, -1))
+    # Layers matter most, because a rollout goes through all of them. So first the heads of more and more layers are
+    # averaged, from the first layer on; and then layers are left out.
+    yield from (Plan(layers, heads) for heads in range(layers, -1, -1))
+    yield from (Plan(count, 0) for count in range(layers - 1, 0, -1))
 
 
-def rows_of(rec: Recording, layer: int, image: int, full: bool, pooled: bool) -> np.ndarray:
+def rows_of(rec: Recording, layer: int, image: int, full: bool) -> np.ndarray:
     """Return the attention of one layer and image as a plan keeps it, `(heads, queries, keys)`."""
     rows = attention_of(rec)[layer, image]
     rows = rows if rows.ndim == 3 else rows[None]
-    rows = rows if full else rows.mean(axis=0, keepdims=True)
-    return _pool(rows, len(rec.prefix), rec.grid) if pooled else rows
-
-
-def _pool(rows: np.ndarray, prefix: int, grid: tuple[int, int]) -> np.ndarray:
-    """Average the queries of 2 × 2 patches; at the far edges of an odd grid there are fewer."""
-    patches = rows[:, prefix:].reshape(len(rows), *grid, -1)
-    for axis in (1, 2):
-        starts = np.arange(0, patches.shape[axis], 2)
-        counts = np.diff(np.append(starts, patches.shape[axis]))
-        patches = np.add.reduceat(patches, starts, axis=axis) / np.expand_dims(
-            counts, [a for a in range(4) if a != axis]
-        )
-    return np.concatenate([rows[:, :prefix], patches.reshape(len(rows), -1, rows.shape[-1])], axis=1)
+    return rows if full else rows.mean(axis=0, keepdims=True)
 
 
 def notes_on(sources: Sequence[Source], plan: Plan, max_mb: float) -> list[str]:
@@ -73,8 +57,6 @@ def notes_on(sources: Sequence[Source], plan: Plan, max_mb: float) -> list[str]:
             said.append(f"the heads are averaged in {_listed(averaged)}.")
         if dropped:
             said.append(f"{_listed(dropped)} left out; rollout from a token skips them.")
-        if plan.pooled:
-            said.append("the attention from patches is averaged in groups of 2 × 2.")
         notes += [f"{source.model}: {note}" if len(sources) > 1 else note[0].upper() + note[1:] for note in said]
     if notes:
         notes.append(f"The page is limited to {max_mb:g} MB; pass a larger max_mb= to explorer to keep more.")
@@ -82,12 +64,5 @@ def notes_on(sources: Sequence[Source], plan: Plan, max_mb: float) -> list[str]:
 
 
 def _listed(layers: Sequence[int]) -> str:
-    """Return numbers of layers with runs joined, as "layers 0–3, 5"."""
-    runs: list[list[int]] = []
-    for n in layers:
-        if runs and runs[-1][-1] == n - 1:
-            runs[-1].append(n)
-        else:
-            runs.append([n])
-    joined = ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}–{r[-1]}" for r in runs)
-    return f"layer{'s' if len(layers) > 1 else ''} {joined}"
+    """Return numbers of layers, as "layers 0, 1, 5"."""
+    return f"layer{'s' if len(layers) > 1 else ''} {', '.join(map(str, layers))}"

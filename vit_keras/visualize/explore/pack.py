@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import zlib
-from typing import Any
 
 import numpy as np
 
 __all__ = ["encode", "pack", "pack_similarity"]
-
-SIMILARITY_ERROR = 0.01
 
 
 def encode(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -37,29 +34,7 @@ def compress(data: bytes) -> bytes:
     return packer.compress(data) + packer.flush()
 
 
-def pack_similarity(tokens: np.ndarray) -> tuple[dict[Any, Any], bytes]:
-    """Return the cosines of all pairs of `(tokens, hidden_size)`, packed as components or as a matrix."""
-    # Whichever is smaller.
-    tokens = tokens.astype("float64")
+def pack_similarity(tokens: np.ndarray) -> bytes:
+    """Return the cosines of all pairs of `(tokens, hidden_size)`, in 255 steps and compressed."""
     unit = tokens / np.maximum(np.linalg.norm(tokens, axis=-1, keepdims=True), 1e-12)
-    cosines = unit @ unit.T
-    powers, axes = np.linalg.eigh(cosines)
-    components = (axes * np.sqrt(np.maximum(powers, 0)))[:, ::-1]
-    low, high = 1, len(tokens)
-    while low < high:  # the fewest components that are enough
-        width = (low + high) // 2
-        low, high = (
-            (low, width) if _reduced(components[:, :width], cosines)[2] <= SIMILARITY_ERROR else (width + 1, high)
-        )
-    codes, scale, error = _reduced(components[:, :low], cosines)
-    if error <= SIMILARITY_ERROR and low < len(tokens):
-        return {"kind": "features", "width": low, "error": round(error, 4)}, compress(scale.tobytes() + codes.tobytes())
-    matrix = np.rint((np.clip(cosines, -1, 1) + 1) * 127.5).astype("uint8")
-    return {"kind": "matrix", "width": len(tokens), "error": 0.004}, compress(matrix.tobytes())
-
-
-def _reduced(components: np.ndarray, cosines: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return components in 8 bits, the scale of each, and the largest error of a cosine."""
-    scale = np.maximum(np.abs(components).max(axis=0), 1e-12).astype("<f4") / np.float32(127)
-    codes = np.rint(components / scale).astype("int8")
-    return codes, scale, float(np.abs((codes * scale) @ (codes * scale).T - cosines).max())
+    return compress(np.rint((np.clip(unit @ unit.T, -1, 1) + 1) * 127.5).astype("uint8").tobytes())

@@ -61,7 +61,7 @@ def _fixed(
                 "size": [int(n) for n in image.shape[:2]],
                 "predictions": predictions(source, b),
                 "maps": [{"key": key, "name": names[b]} for key, names, _ in source.maps],
-                "similarity": None,
+                "similarity": False,
             }
             blocks[f"maps-{len(views)}"] = pack(
                 np.stack([np.maximum(values[b], 0) for *_, values in source.maps])[:, None]
@@ -70,7 +70,7 @@ def _fixed(
                 key = ("similarity", s, b)
                 if key not in packed:
                     packed[key] = pack_similarity(features[b])
-                view["similarity"], blocks[f"similarity-{len(views)}"] = packed[key]
+                view["similarity"], blocks[f"similarity-{len(views)}"] = True, packed[key]
             views.append(view)
     return {"pictures": pictures, "views": views}, blocks
 
@@ -90,7 +90,6 @@ def _meta(fixed: dict[Any, Any], sources: Sequence[Source], plan: Plan, notes: l
                 "layers": [
                     {"n": int(rec.layers[k]), "heads": heads if full else 1} for k, full in plan.blocks(len(rec.layers))
                 ],
-                "pooled": plan.pooled,
             }
         )
     return {"title": title, **fixed, "sources": described, "notes": notes}
@@ -105,9 +104,9 @@ def _pack_attention(
         rec = source.recording
         for b in range(len(rec.images)):
             for place, (k, full) in reversed(list(enumerate(plan.blocks(len(rec.layers))))):
-                key = ("attention", s, b, k, full, plan.pooled)
+                key = ("attention", s, b, k, full)
                 if key not in packed:
-                    packed[key] = pack(rows_of(rec, k, b, full, plan.pooled))
+                    packed[key] = pack(rows_of(rec, k, b, full))
                 name = f"attention-{number}-{place}"
                 blocks[name] = packed[key]
                 budget -= len(_block(name, packed[key])) + 1  # and a new line

@@ -21,7 +21,7 @@ from ...labels import class_numbers
 from ..attention import attention_map
 from ..gradients import torch_gradients
 from ..methods import METHODS
-from ..pictures import ModelInputs, read_pictures
+from ..pictures import ModelInputs, pictures_of
 from . import masked_pass
 
 MapMethod = str | Mapping[str, Any] | Callable[..., Any]
@@ -44,7 +44,7 @@ class Case:
         self.model, self.vit = model, find_vit(model)
         self.preprocess, self.given_grid, self.batch_size = preprocess, grid, batch_size
         self.model_inputs: ModelInputs = ModelInputs(model, preprocess)
-        self.originals: list[np.ndarray] = read_pictures(images, self.model_inputs.channels)
+        self.originals: list[np.ndarray] = [*pictures_of(images, self.model_inputs.channels)]
         self.pictures: np.ndarray = np.clip(np.rint(self.model_inputs.resized(self.originals)), 0, 255).astype("uint8")
         size = self.model_inputs.seen_size(self.model_inputs.size_of(self.originals))
         self.grid: tuple[Any, ...] | tuple[int, int] = tuple(grid) if grid is not None else patch_grid(self.vit, size)
