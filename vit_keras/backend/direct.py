@@ -2,8 +2,8 @@
 
 Of a small model, two fifths of the time were spent in `Layer.__call__`, some 130 times an image. What it does (casting,
 hooks, regularizers, masks, building, scopes) is looked up at each call. If there is nothing to do, `call` runs alone.
-If a check fails, Keras runs as usual. What depends on the attributes of a layer of this package is checked again once one
-of them has been set (`changes`).
+If a check fails, Keras runs as usual. Attributes of a layer of this package are checked again when one has been set
+(`changes`).
 """
 
 from __future__ import annotations
