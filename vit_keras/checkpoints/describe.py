@@ -95,8 +95,10 @@ def _about_values(reader: Any) -> dict[str, list[str]]:
     return found
 
 
-def unstored_fields(path: str | os.PathLike[str], config: ViTConfig) -> dict[str, Any]:
-    """Return the fields of a configuration that a file does not store, so that other readers must be told."""
+def unstored_fields(
+    path: str | os.PathLike[str], config: ViTConfig, grid: tuple[int, int] | None = None
+) -> dict[str, Any]:
+    """Return the fields of a configuration, and the grid, that a file does not store, so that readers must be told."""
     # This package reads them from the metadata of safetensors files.
     weights = Weights(path)
     family, open_fields = weights.family, {}
@@ -116,7 +118,10 @@ def unstored_fields(path: str | os.PathLike[str], config: ViTConfig) -> dict[str
         del theirs["map_prefix"]
     if config.resnet is None:
         del theirs["resnet_numerics"]
-    return {field: getattr(config, field) for field, value in theirs.items() if value != getattr(config, field)}
+    found = {field: getattr(config, field) for field, value in theirs.items() if value != getattr(config, field)}
+    if grid and weights.table and (weights.table.grid != tuple(grid) or weights.table.warning):
+        found["source_grid"] = tuple(grid)
+    return found
 
 
 _DEFAULTS = dataclasses.asdict(ViTConfig())

@@ -261,7 +261,7 @@ def _preprocessing(
     """Return the preprocessing of a KerasHub model or in a neighboring file, or `None` if none states it."""
     name = "processor_config.json"  # of transformers 5
     processor = neighbor(path, name).get("image_processor")
-    if processor is None:
+    if not isinstance(processor, Mapping):
         name = "preprocessor_config.json"
         processor = neighbor(path, name)
     try:

@@ -73,12 +73,11 @@ def load_model(
         raise ValueError(keras_2_only(path))
     if not os.path.isfile(path):
         raise FileNotFoundError(f"There is no model file at {path}.")
-    is_archive, kind = _is_keras_archive(path), kind_of(path)
-    if not (is_archive or kind is Kind.HDF5):
-        is_whole = kind is not Kind.ZIP or zipfile.is_zipfile(path)
-        what = kind.words if is_whole else "a damaged or incomplete archive"
+    kind = kind_of(path)
+    if kind not in (Kind.KERAS, Kind.HDF5):
+        what = "a damaged or incomplete archive" if kind is Kind.ZIP else kind.words
         raise ValueError(f"{path} is not a Keras model, neither a .keras archive nor an HDF5 file: it is {what}.")
-    config = None
+    config, is_archive = None, kind is Kind.KERAS
     try:
         config, keras_2 = _read_keras(path) if is_archive else _read_h5(path)
         if config is None:
@@ -197,21 +196,17 @@ def is_whole_model(path: str | os.PathLike[str]) -> bool:
     path = _of_run(Path(path))
     if orbax.is_checkpoint(path):
         return True
-    if not os.path.isfile(path):
-        return False
-    if _is_keras_archive(path):
-        return not is_of_keras_hub(path)
-    if kind_of(path) is not Kind.HDF5:
-        return False
-    with _hdf5(path) as file:
-        return "model_config" in file.attrs
+    kind = kind_of(path) if os.path.isfile(path) else None
+    if kind is Kind.HDF5:
+        with _hdf5(path) as file:
+            return "model_config" in file.attrs
+    return kind is Kind.KERAS and not is_of_keras_hub(path)
 
 
 def is_of_keras_hub(path: str | os.PathLike[str]) -> bool:
     """Return whether a file holds a whole model of KerasHub, which is read as a file of weights."""
-    path = Path(path)
     try:
-        return _is_keras_archive(path) and keras_hub_json.tower(_read_keras(path)[0]) is not None
+        return zipfile.is_zipfile(path) and keras_hub_json.tower(_read_keras(Path(path))[0]) is not None
     except (OSError, ValueError, LookupError, RecursionError, NotImplementedError, zipfile.BadZipFile):
         return False  # `load_model` says what is wrong with it
 
@@ -220,16 +215,6 @@ def _of_run(path: Path) -> Path:
     """Return the model in a folder that `finetune` wrote, and any other path as it is."""
     model = path / "model.keras"
     return model if os.path.isfile(model) else path
-
-
-def _is_keras_archive(path: Path) -> bool:
-    if not zipfile.is_zipfile(path):
-        return False
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return {"config.json", "metadata.json"} <= set(archive.namelist())
-    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):  # a damaged one
-        return False
 
 
 def _hdf5(path: Path, mode: str = "r"):

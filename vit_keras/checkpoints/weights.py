@@ -184,7 +184,8 @@ def open_network(
     # `metadata` has the `key` of what is read and all `keys`; `other`: what was not read, if that may surprise;
     # `left_out_names`: the names of other networks.
     reader = keras_files.readable(open_weights(path, key))
-    keys, networks = reader.metadata.get("keys", ()), _networks(reader, families)
+    names = _unchunked(reader)
+    keys, networks = reader.metadata.get("keys", ()), _networks(names, families)
     ranked = {p: re.sub("[./]$", "", p) for p in sorted(networks, key=lambda p: (_rank(p), p))}
     wanted = None if key in keys and key not in ranked.values() else key
     if wanted is not None and keys:
@@ -196,15 +197,25 @@ def open_network(
         raise ValueError(f"{path} has no network under key={wanted!r}. {f'It has {choice}' if choice else 'Omit it'}.")
     if len(chosen) > 1 and _rank(chosen[0]) == _rank(chosen[1]):
         raise ValueError(f"{path} holds several networks. Pass one of {choice}.")
-    metadata, names = dict(reader.metadata), list(reader)
+    metadata = dict(reader.metadata)
     if len(ranked) > 1:
-        names = _without_others(names, chosen[0], [network for network in ranked if network != chosen[0]])
+        kept = _without_others(names, chosen[0], [network for network in ranked if network != chosen[0]])
         keys = sorted(ranked.values(), key=lambda network: network != ranked[chosen[0]])
-        metadata |= {"key": keys[0], "keys": keys, "left_out_names": sorted({*reader} - {*names})}
+        metadata |= {"key": keys[0], "keys": keys, "left_out_names": sorted(names.keys() - {*kept})}
         metadata |= {"other": keys[1]} if wanted is None else {}
+        names = {name: names[name] for name in kept}
     elif len(keys) > 1 and key is None and is_averaged(metadata["key"], keys):
         metadata["other"] = next(each for each in keys if each in RAW)
-    return _without_wrapper(reader, names, bool(networks), metadata)
+    # Prefixes of all names go (`module.`, `model.`): only some names have the family's own, as its `outer` rules do not.
+    while networks and all("." in name for name in names) and len({n.partition(".")[0] for n in names}) == 1:
+        names = {name.partition(".")[2]: stored for name, stored in names.items()}
+    return keras_files.Renamed(reader, names, metadata=metadata)
+
+
+def _unchunked(reader: Any) -> dict[str, str]:
+    """Return names without the chunks into which DINOv2's trainer puts blocks, each with the name in the file."""
+    names = {re.sub(r"\bblocks\.\d+\.(?=\d+\.)", "blocks.", name): name for name in reader}
+    return names if len(names) == len(reader) else {name: name for name in reader}
 
 
 def _networks(names: Iterable[str], families: Iterable[Family]) -> set[str]:
@@ -223,23 +234,13 @@ def _rank(prefix: str) -> int:
     return 0 if words & _PREFERRED else 2 if words & _UNWANTED else 1
 
 
-def _without_others(names: list[str], chosen: str, others: Iterable[str]) -> list[str]:
+def _without_others(names: Iterable[str], chosen: str, others: Iterable[str]) -> list[str]:
     """Return the names that are not of the other networks in a file."""
     if any(chosen.startswith(other) for other in others):
         return [name for name in names if name.startswith(chosen)]
     ends = ([other[: m.end()] for m in re.finditer("[./]", other)] for other in others)
     heads = tuple(next(head for head in each if not chosen.startswith(head)) for each in ends)
     return [name for name in names if not name.startswith(heads)]
-
-
-def _without_wrapper(reader: Any, names: list[str], is_known: bool, metadata: dict[str, Any]) -> Any:
-    """Return the reader of some names without the prefix before all of them (`module.`, `model.`)."""
-    # Only some names have the family's own prefix: those of its `outer` rules do not. DINOv2's trainer puts blocks into
-    # chunks, whose number comes first.
-    shorter = {re.sub(r"\bblocks\.\d+\.(?=\d+\.)", "blocks.", name): name for name in names}
-    while is_known and all("." in name for name in shorter) and len({n.partition(".")[0] for n in shorter}) == 1:
-        shorter = {name.partition(".")[2]: whole for name, whole in shorter.items()}
-    return keras_files.Renamed(reader, shorter, metadata=metadata)
 
 
 def _choose(name: str | None, reader: Any) -> Family:
