@@ -152,22 +152,11 @@ def _pictures(preprocessing: Preprocessing) -> str:
 
 
 def _failure(report: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
-    yield "problem", report["problem"].partition(": it has ")[0]
+    yield "problem", report["problem"]
     for n, array in enumerate(report["first"]):
         yield "" if n else "it holds", f"{array['name']}  {_by(array['shape']) or 'one value'}"
     if report["arrays"] > len(report["first"]):
         yield "", f"… and {report['arrays'] - len(report['first']):,} more (--names lists all)"
-    for close in report["closest"]:
-        behind = f" behind {close['prefix']!r}" if close["prefix"] else ""
-        why = [f"{' or '.join(map(repr, name.split('|')))} is missing" for name in close["missing"]]
-        why = _listed(*why, *(f"{name!r} is there" for name in close["excess"])) or "takes no such file"
-        yield "closest", f"{close['family']}: knows {close['known']:,} of {close['of']:,} names{behind}, but {why}"
-    if not report["family"] and not report["closest"]:
-        yield "closest", "none: no family has more than a few of its names"
-
-
-def _listed(*phrases: Any) -> str:
-    return ", ".join(filter(None, phrases))
 
 
 def _count(things: Any, name: str) -> str:

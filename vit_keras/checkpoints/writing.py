@@ -141,13 +141,9 @@ def _arrays(weights: ModelWeights, candidates: tuple[Family, ...]) -> tuple[Fami
 def _attempt(weights: ModelWeights, family: Family) -> tuple[rules.Arrays, str | None]:
     """Return the arrays of a model in a family's format, and why it cannot be written that way, or `None`."""
     config = weights.architecture
-    arrays = rules.Arrays(family, weights, config["num_heads"], _prefix(family, config))
-    return arrays, _problem(family, arrays, weights)
-
-
-def _prefix(family: Family, config: Mapping[str, Any]) -> str:
     model, _ = transformers_json.model_of(family, config)
-    return model.prefix if model else family.written_prefix
+    arrays = rules.Arrays(family, weights, config["num_heads"], model.prefix if model else family.written_prefix)
+    return arrays, _problem(family, arrays, weights)
 
 
 def _problem(family: Family, arrays: rules.Arrays, weights: ModelWeights) -> str | None:

@@ -14,27 +14,14 @@ from pathlib import Path
 from ..._internal.validate import see
 from ..checkpoint import SUFFIXES
 from .archives import NpzReader
-from .base import LIMIT_TEXT, Reader, Stored
+from .base import Reader
 from .hdf5 import HDF5Reader, KerasReader, PresetReader
 from .safetensors import SafetensorsReader
 from .sharded import ShardedReader
 from .sniff import Kind, is_of_keras_2, keras_2_only, kind_of
 from .torch import TorchReader
 
-__all__ = [
-    "LIMIT_TEXT",
-    "HDF5Reader",
-    "KerasReader",
-    "Kind",
-    "NpzReader",
-    "PresetReader",
-    "Reader",
-    "SafetensorsReader",
-    "ShardedReader",
-    "Stored",
-    "TorchReader",
-    "open_weights",
-]
+__all__ = ["open_weights"]
 
 _READERS: dict[Kind, type[Reader]] = {
     Kind.NPZ: NpzReader,
