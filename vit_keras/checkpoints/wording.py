@@ -119,7 +119,8 @@ def _model(report: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
         yield "grid", f"{_by(grid['patches'])}, {_GRID_SHOWN_BY[grid['shown_by']]}. {grid['doubt']}".strip(". ")
     yield "pooling", _POOLINGS[c["pooling"]]
     yield "head", f"{c['classes']:,} classes" if c["include_top"] else "none: the model returns features"
-    others = (field for field in c if field not in (*_SHOWN, *needed) and c[field] != _DEFAULTS.get(field))
+    lacking = () if c["resnet"] is not None else ("resnet_numerics",)
+    others = (field for field in c if field not in (*_SHOWN, *needed, *lacking) and c[field] != _DEFAULTS.get(field))
     yield "options", ", ".join(f"{field}={c[field]!r}" for field in others)
     yield "parameters", f"{report['parameters']:,} in {report['weights']:,} weights"
 
