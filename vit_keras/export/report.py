@@ -288,11 +288,8 @@ def sha256(path: Path) -> str:
     """Return the hash of a file; for several files, the hash of their names and hashes."""
     hashes = []
     for each in exported_files(path):
-        digest = hashlib.sha256()
         with open(each, "rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-        hashes.append((each.name, digest.hexdigest()))
+            hashes.append((each.name, hashlib.file_digest(file, "sha256").hexdigest()))
     if len(hashes) == 1:
         return hashes[0][1]
     return hashlib.sha256(json.dumps(hashes).encode()).hexdigest()

@@ -81,7 +81,8 @@ def attention_map(
         (320, 640, 3)
     """
     chosen = check_arguments(method, target, style, options)
-    size = _size(size)
+    if size is not None:
+        size = size_pair(size, "size") if np.ndim(size) else positive_integer(size, "size")
     recorded, options = chosen.plan(options)
     if chosen.of_class and target is None:
         target = "predicted"
@@ -183,9 +184,3 @@ def check_arguments(method: str | None, target: Any, style: str, options: dict[s
 
 def _own(method: Method) -> tuple[str, ...]:
     return (*parameters_of(attention_map, without=("model", "image", "options")), *method.options)
-
-
-def _size(size: Any) -> int | tuple[int, int] | None:
-    if size is None or not np.ndim(size):
-        return None if size is None else positive_integer(size, "size")
-    return size_pair(size, "size")

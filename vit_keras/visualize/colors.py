@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from .._internal.imports import extra
-from .._internal.validate import as_array, one_of
+from .._internal.validate import as_array, did_you_mean
 
 __all__ = ["COLORS", "color", "stretch"]
 
@@ -33,7 +33,8 @@ Cmap = str | Callable[[np.ndarray], np.ndarray]
 
 def stretch(heat: np.ndarray, clip: Clip = (0, 99)) -> np.ndarray:
     """Return a map with the values of `limits_of` brought to 0 and 1; a constant map and NaN become 0."""
-    return scaled(heat, limits_of(heat, clip))
+    heat, (low, high) = as_array(heat, "float64"), limits_of(heat, clip)
+    return np.where(np.isnan(heat), 0, np.clip((heat - low) / (high - low), 0, 1)) if high > low else 0 * heat
 
 
 def color(values: np.ndarray, cmap: Cmap = "inferno") -> np.ndarray:
@@ -69,14 +70,6 @@ def limits_of(heat: np.ndarray, clip: Clip) -> tuple[float, float]:
     return (low, high) if high > low else (heat.min(), heat.max())  # equal: a single patch above the rest
 
 
-def scaled(heat: np.ndarray, limits: tuple[float, float]) -> np.ndarray:
-    """Bring a map to [0, 1] between two values; what is not a number becomes 0."""
-    heat, (low, high) = as_array(heat, "float64"), limits
-    if not high > low:
-        return np.zeros_like(heat)
-    return np.where(np.isnan(heat), 0, np.clip((heat - low) / (high - low), 0, 1))
-
-
 def color_and_opacity(values: np.ndarray, cmap: Cmap) -> tuple[np.ndarray, np.ndarray | float]:
     """Return colors in [0, 255] and their opacity; see `overlay` for `cmap`."""
     if isinstance(cmap, str) and cmap in COLORS:
@@ -84,7 +77,12 @@ def color_and_opacity(values: np.ndarray, cmap: Cmap) -> tuple[np.ndarray, np.nd
         return np.stack([np.interp(values, steps, channel) for channel in COLORS[cmap].T], axis=-1), 1.0
     if isinstance(cmap, str):
         known = extra("matplotlib", f"The color map {cmap!r} is of Matplotlib").colormaps
-        cmap = known[one_of(cmap, "cmap", known)]
+        if cmap not in known:
+            raise ValueError(
+                f"cmap must be the name of a color map, as 'inferno', or a function.{did_you_mean(cmap, known)} "
+                f"Received: {cmap!r}"
+            )
+        cmap = known[cmap]
     if not callable(cmap):
         raise ValueError(f"cmap must be a name or a function. Received: {type(cmap).__name__}")
     colors = np.asarray(cmap(values))

@@ -162,7 +162,7 @@ def upsample(maps: np.ndarray, size: tuple[int, int], interpolation: str = "bili
         >>> upsample(np.array([[0.0, 1.0]]), (1, 4))
         array([[0.  , 0.25, 0.75, 1.  ]], dtype=float32)
     """
-    maps = _numbers(maps, "maps")
+    maps = numbers(maps, "maps").astype("float64")
     if maps.ndim < 2 or 0 in maps.shape:
         raise ValueError(f"maps must have the shape (..., down, across). Received: {maps.shape}")
     if len(size) != 2 or min(size) < 1:
@@ -198,16 +198,9 @@ def in_size(picture: np.ndarray, size: int | tuple[int, int]) -> np.ndarray:
     return np.asarray(Image.fromarray(picture).resize((size[1], size[0]), Image.Resampling.BICUBIC))
 
 
-def _numbers(values: Any, name: str) -> np.ndarray:
-    try:
-        return as_array(values).astype("float64")
-    except (TypeError, ValueError):
-        raise ValueError(f"{name} must be arrays of numbers. Received: {type(values).__name__}") from None
-
-
 def as_map(heat: Any) -> np.ndarray:
     """Return a map as float64 `(down, across)`."""
-    heat = _numbers(heat, "maps")
+    heat = numbers(heat, "maps").astype("float64")
     if heat.ndim == 3 and len(heat) == 1:
         heat = heat[0]
     if heat.ndim != 2 or 0 in heat.shape:
