@@ -271,7 +271,6 @@ def test_save(tmp_path):
     assert path.read_text("utf-8") == page.html
     assert page.save(str(path)) == path
     assert [p.name for p in tmp_path.iterdir()] == ["attention.html"]
-    assert repr(page) == "<AttentionExplorer 'Attention explorer': 1 image; .save(path) writes it>"
 
 
 def test_where_not_to_save(tmp_path):

@@ -122,10 +122,6 @@ class Report:
     def __str__(self) -> str:
         return "\n".join(f"{heading:8} {text}" for heading, text in self.pairs())
 
-    def in_its_folder(self) -> Report:
-        """Return the report that is written next to the file, which does not name the folders of this machine."""
-        return dataclasses.replace(self, path=Path(self.path).name)
-
     def to_json(self) -> str:
         """Return the report as JSON."""
         return json.dumps(dataclasses.asdict(self), indent=1)

@@ -37,11 +37,6 @@ def stretch(heat: np.ndarray, clip: Clip = (0, 99)) -> np.ndarray:
     return np.where(np.isnan(heat), 0, np.clip((heat - low) / (high - low), 0, 1)) if high > low else 0 * heat
 
 
-def color(values: np.ndarray, cmap: Cmap = "inferno") -> np.ndarray:
-    """Return colors in [0, 255] of the shape `(*values.shape, 3)` for values in [0, 1]; see `overlay` for `cmap`."""
-    return color_and_opacity(values, cmap)[0]
-
-
 def percentiles(clip: Any) -> tuple[float, float]:
     """Return the two percentiles that `clip` means."""
     pair = tuple(clip) if np.ndim(clip) else (0, clip)
@@ -70,11 +65,11 @@ def limits_of(heat: np.ndarray, clip: Clip) -> tuple[float, float]:
     return (low, high) if high > low else (heat.min(), heat.max())  # equal: a single patch above the rest
 
 
-def color_and_opacity(values: np.ndarray, cmap: Cmap) -> tuple[np.ndarray, np.ndarray | float]:
-    """Return colors in [0, 255] and their opacity; see `overlay` for `cmap`."""
+def color(values: np.ndarray, cmap: Cmap = "inferno") -> np.ndarray:
+    """Return colors in [0, 255] of the shape `(*values.shape, 3)` for values in [0, 1]; see `overlay` for `cmap`."""
     if isinstance(cmap, str) and cmap in COLORS:
         steps = np.linspace(0, 1, len(COLORS[cmap]))
-        return np.stack([np.interp(values, steps, channel) for channel in COLORS[cmap].T], axis=-1), 1.0
+        return np.stack([np.interp(values, steps, channel) for channel in COLORS[cmap].T], axis=-1)
     if isinstance(cmap, str):
         known = extra("matplotlib", f"The color map {cmap!r} is of Matplotlib").colormaps
         if cmap not in known:
@@ -91,5 +86,5 @@ def color_and_opacity(values: np.ndarray, cmap: Cmap) -> tuple[np.ndarray, np.nd
             f"cmap must return (..., 3) or (..., 4) for values of the shape {np.shape(values)}. "
             f"It returned {colors.shape}"
         )
-    colors = colors / 255 if np.issubdtype(colors.dtype, np.integer) else colors
-    return 255 * np.clip(colors[..., :3], 0, 1), colors[..., 3:] if colors.shape[-1] == 4 else 1.0
+    colors = colors[..., :3] if np.issubdtype(colors.dtype, np.integer) else 255 * colors[..., :3]
+    return np.clip(colors, 0, 255)

@@ -13,7 +13,7 @@ from .._internal.validate import as_array, numbers
 from ..preprocess.images import read
 from ..preprocess.pixels import gray
 from ..resampling import resize_bilinear
-from .colors import Clip, Cmap, color_and_opacity, limits_of, percentiles, stretch
+from .colors import Clip, Cmap, color, limits_of, percentiles, stretch
 
 __all__ = ["mass_mask", "overlay", "paper_style", "upsample", "vit_keras_style"]
 
@@ -229,8 +229,7 @@ def lay(pixels: np.ndarray, values: np.ndarray, cmap: Cmap, alpha: float, interp
     result = np.empty_like(pixels)
     for top in range(0, len(pixels), 256):  # a few rows at a time: a large photograph in floats takes a gigabyte
         rows = slice(top, top + 256)
-        colors, opacity = color_and_opacity(values[rows], cmap)
-        cover = alpha * values[rows, :, None] * opacity
+        cover = alpha * values[rows, :, None]
         base = 0.6 * (0.5 * pixels[rows] + 0.5 * gray(pixels[rows]))
-        result[rows] = np.rint(base + cover * (colors - base))
+        result[rows] = np.rint(base + cover * (color(values[rows], cmap) - base))
     return result

@@ -125,11 +125,6 @@ class AttentionExplorer:
             part.write_text(self.html, encoding="utf-8")
         return path
 
-    def __repr__(self) -> str:
-        count = sum(len(s.recording.images) for s in self._sources)
-        images = "image" if count == 1 else "images"
-        return f"<AttentionExplorer {self._title!r}: {count} {images}; .save(path) writes it>"
-
     def _repr_html_(self) -> str:
         """Return a smaller version in a frame of its own: notebooks limit how much a cell may print."""
         most, limit = max(len(s.recording.images) for s in self._sources), min(NOTEBOOK_MB, self._max_mb)
