@@ -36,8 +36,8 @@ def overlay(
         image: An image: an array `(height, width)` or `(height, width, 1, 3 or 4)` of 8 bits or of floats, a PIL
             image, or anything else that `vit_keras.utils.read` reads. The map covers it from edge to edge.
         heat: `(down, across)`, any scale, or a batch of one map. NaN is left without color.
-        cmap: `"inferno"`, `"viridis"` or the name of a color map of Matplotlib; or a function of an array of values in
-            [0, 1] to colors `(..., 3)` or `(..., 4)` in [0, 1].
+        cmap: `"inferno"` or the name of another color map of Matplotlib; or a function of an array of values in [0, 1]
+            to colors `(..., 3)` or `(..., 4)` in [0, 1].
         alpha: Opacity of the highest value, in [0, 1].
         clip: Percentiles of the map that become the lowest and the highest color; a number is the upper one. `"inner"`:
             the lowest value, and the highest that is at most three interquartile ranges above the upper quartile.
