@@ -132,6 +132,12 @@ def two_heads(join):
     return keras.Model(base.input, join()([D(3)(base.output), D(3)(base.output)]))
 
 
+def experts(end=None):
+    base = features()
+    shares, each = D(2, "softmax")(base.output), ops.stack([D(3, end)(base.output) for _ in range(2)], axis=1)
+    return keras.Model(base.input, ops.sum(shares[..., None] * each, axis=1))
+
+
 def with_numbers(end=None):
     image, numbers, base = keras.Input((32, 32, 3)), keras.Input((4,)), features()
     return keras.Model([image, numbers], D(3, end)(K.Concatenate()([base(image), D(8, "relu")(numbers)])))
@@ -194,6 +200,9 @@ ENDS = {
     "logits[:, :2]": (L, lambda: on(lambda y: y[:, :2])),
     "two heads side by side": (L, lambda: two_heads(K.Concatenate)),
     "the sum of two heads": (L, lambda: two_heads(K.Add)),
+    "a gate": (L, lambda: on(lambda x: D(3)(x) * D(3, "sigmoid")(x), features())),
+    "a mixture of experts": (L, experts),
+    "a mixture of experts, softmax": (P, lambda: experts("softmax")),
     "features": (F, features),
     "features, LayerNormalization": (F, lambda: behind(K.LayerNormalization())),
     "features, UnitNormalization": (F, lambda: behind(K.UnitNormalization())),
@@ -489,6 +498,7 @@ WAYS = {  # how to build it, and the layers that are around the ViT
         lambda: before(K.Conv2D(3, 1, name="stem"), (32, 32, 6), lambda: on(D(3, name="mine"), features())),
         ["stem", "mine"],
     ),
+    "an output by its name": (lambda: on(lambda x: {"class": D(3, name="mine")(x)}, features()), ["mine"]),
     "two heads": (lambda: on(lambda x: [D(3, name="one")(x), D(2, name="two")(x)], features()), ["one", "two"]),
     "an image and numbers": (with_numbers, None),
     "a CNN beside it": (branch, None),

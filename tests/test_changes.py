@@ -13,10 +13,10 @@ BACKEND = keras.backend.backend()
 numpy = keras.ops.convert_to_numpy
 
 
-def make(**options):
+def make(num_layers=2, **options):
     keras.utils.set_random_seed(0)
     options = {"dropout": 0.0, **options}
-    model = vit.build_model(16, 8, 2, 16, 2, "changed", 24, classes=3, **options)
+    model = vit.build_model(16, 8, num_layers, 16, 2, "changed", 24, classes=3, **options)
     random = np.random.default_rng(0)
     for variable in model.trainable_variables:
         variable.assign(0.3 * random.normal(size=variable.shape))
@@ -102,16 +102,21 @@ def compiled_call(model):
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_is_noticed(name):
-    """Twice: what has changed once is told from what changes again. To 1e-5 of logits about 1, in float32."""
-    model, x = make(), images()
+    """To 1e-5 of logits about 1, in float32."""
+    model, x = make(num_layers=1), images()
     call = compiled_call(model)
     before = call(x)
     CHANGES[name](model)
     expected = plainly(model, x)
     np.testing.assert_allclose(call(x), expected, rtol=0, atol=1e-5)
     assert (np.abs(expected - before).max() > 3e-5) == (name != "frozen")
+
+
+def test_the_same_settings_may_change_again():
+    model, x = make(num_layers=1), images()
+    call = compiled_call(model)
     norm = model.get_layer("Transformer_encoder_norm")
-    for epsilon in (0.7, 0.1):
+    for epsilon in (0.5, 0.7, 0.1):
         norm.epsilon = block(model).layernorm2.epsilon = epsilon
         np.testing.assert_allclose(call(x), plainly(model, x), rtol=0, atol=1e-5)
 
@@ -214,8 +219,9 @@ def test_a_compiled_step_has_the_gradients_and_draws_anew():
         model.zero_grad()
         step(x).backward()
         gradients.append([v.value.grad.clone() for v in model.trainable_variables])
+    scale = max(float(gradient.abs().max()) for gradient in gradients[0])  # the biases of the keys have a gradient of 0
     for one, other in zip(*gradients):
-        np.testing.assert_allclose(numpy(one), numpy(other), rtol=0, atol=1e-5 * float(one.abs().max()))
+        np.testing.assert_allclose(numpy(one), numpy(other), rtol=0, atol=1e-5 * scale)
     dropping = make(dropout=0.3, stochastic_depth=0.3)
     compiled = torch.compile(dropping, fullgraph=True, backend="aot_eager")
     assert not torch.equal(compiled(x, training=True), compiled(x, training=True))

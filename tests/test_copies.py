@@ -206,6 +206,16 @@ def two_outputs():
     return keras.Model(model.input, {"first": K.Softmax()(model.output), "second": model.output / 3})
 
 
+def test_a_grid_that_layers_around_depend_on_is_not_resized():
+    model = tiny(include_top=False, pooling=None)
+    grid = ops.reshape(model.output[:, 1:], (-1, 2, 2, 16))
+    decoder = keras.Model(model.input, K.Conv2DTranspose(2, 8, 8)(grid))
+    assert vit_keras.resize(decoder, 16).output_shape == (None, 16, 16, 2)
+    for size in (24, 32):
+        with pytest.raises(ValueError, match="the tokens of one grid.*Pass the ViT alone"):
+            vit_keras.resize(decoder, size)
+
+
 AROUND = {
     "Softmax": lambda: keras.Sequential([tiny(), K.Softmax()]),
     "Softmax on its tensors": lambda: flat(K.Softmax()),

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from .anatomy.around import alone, last_layer_of
+from .anatomy.dry_run import called, images
 from .anatomy.parts import keeper
 from .backend.keras_internals import flat_layers, input_structure, run_rest
 from .layers._base import as_json, change_setting
@@ -43,6 +44,8 @@ def with_vit(model: keras.Model, vit: keras.Model, new: keras.Model) -> keras.Mo
     """Return a copy of a model with a new ViT in the place of its own, and copies of the layers around it."""
     try:
         copy = _around(model, vit, new)
+        if copy is not new and alone(vit).input_shape != new.input_shape and _rows(copy) != _rows(model):
+            raise ValueError("they reshape the tokens of one grid, and make other rows of those of another.")
     except (AttributeError, KeyError, NotImplementedError, TypeError, ValueError) as error:
         raise ValueError(
             f"The layers around the ViT of the model {model.name!r} cannot be copied: "
@@ -52,6 +55,14 @@ def with_vit(model: keras.Model, vit: keras.Model, new: keras.Model) -> keras.Mo
         own = {layer.name for layer in new.layers}
         keeper(new).classes.update({k: dict(known) for k, known in keeper(vit).classes.items() if k not in own})
     return copy
+
+
+def _rows(model: keras.Model) -> list[int] | str:
+    """Return how many rows each output of a model has for two images; or the error that a backend raises."""
+    try:
+        return [len(x) for x in keras.tree.flatten(called(model, images(model, [0.0, 0.0]), ())[1])]
+    except Exception as error:  # each backend's own
+        return str(error)
 
 
 def _around(model: keras.Model, vit: keras.Model, new: keras.Model) -> keras.Model:

@@ -229,6 +229,8 @@ class VisionTransformer(FastModel):
                 without the name of the model's input.
             ValueError: The channels are not last, or their number or the size of the images differs from the model's.
         """
+        if keras.ops.is_tensor(images) and tuple(images.shape[1:]) == tuple(self.input_shape[1:]):
+            return
         self._check_type(images)
         check_batch(self, images)
         shape, wanted = tuple(getattr(images, "shape", ())), tuple(self.input_shape)

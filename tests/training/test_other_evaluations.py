@@ -79,8 +79,8 @@ def test_measures_of_levels_are_those_of_scikit_learn():
     ("found", "texts", "none"),
     [
         (labels(), ("Average precision", "d &lt; 0", "Worst mistakes"), ("Confusion", "d < 0")),
-        (numbers(), ("Predictions", "R²", "<svg", "Largest errors"), ("Confusion", "AUC")),
-        (numbers("ordinal"), ("Levels", "kappa", 'class="matrix"'), ("Predictions", "AUC")),
+        (numbers(), ("Numbers", "R²", "Largest errors"), ("Confusion", "AUC")),
+        (numbers("ordinal"), ("Levels", "kappa", 'class="matrix"'), ("AUC",)),
     ],
     ids=["multi", "regression", "ordinal"],
 )

@@ -72,9 +72,6 @@ def test_interval(right, count, low, high):
     assert Evaluation(("a", "b"), ("p",) * count, labels, shares).interval == pytest.approx((low, high), abs=1e-4)
 
 
-# --- the charts ---------------------------------------------------------------------------------------------------
-
-
 # --- the page -----------------------------------------------------------------------------------------------------
 
 
@@ -96,16 +93,15 @@ def test_page_shows_a_curve_of_each_metric_and_the_calibration():
         page = whole(evaluation(classes=4, count=90), history=history)
         training = page[page.index("<h2>Training</h2>") : page.index("</section>", page.index("<h2>Training</h2>"))]
         assert training.count("<svg") == count
-        assert "The band is" not in training  # which is that of the accuracy
         assert all(title in training for title in (("Loss",) if count == 1 else ("Top 5", "Learning rate")))
         assert "<h2>Calibration</h2>" in page and "expected calibration error" in page
 
 
-def test_page_asks_for_nothing_and_runs_nothing_but_its_own():
+def test_page_asks_for_nothing_and_runs_nothing():
     page = whole(title=HOSTILE)
     assert "default-src 'none'" in page and "http://" not in page and "https://" not in page
     assert "<img src=x" not in page
-    assert page.count("<script>") == page.count("</script>") == 1
+    assert "<script" not in page and "script-src 'none'" in page
 
 
 # --- in a browser -------------------------------------------------------------------------------------------------
@@ -136,20 +132,6 @@ def show(browser, tmp_path):
     assert errors == []
 
 
-@pytest.mark.slow
-def test_tables_are_sorted(show):
-    seen = evaluation(count=300)
-    tab = show(whole(seen))
-    column = "table.sortable tbody tr td:nth-child(2)"
-    tab.get_by_role("button", name="Images").click()
-    falling = [int(text) for text in tab.locator(column).all_inner_texts()]
-    assert falling == sorted(seen.confusion.sum(1), reverse=True)
-    tab.get_by_role("button", name="Images").click()
-    assert [int(text) for text in tab.locator(column).all_inner_texts()] == falling[::-1]
-    header = tab.locator("table.sortable").get_by_role("columnheader", name="Images")
-    assert header.get_attribute("aria-sort") == "ascending"
-
-
 @pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.slow), "dark"])
 def test_everything_can_be_read(show, scheme):
     """WCAG 2.1, level AA: a contrast of 4.5, also of the darkest cells of the matrix."""
@@ -175,4 +157,4 @@ def test_names_are_texts(show):
     )
     assert tab.title() == HOSTILE
     assert tab.locator("h1").inner_text().startswith("</script><img src=x")
-    assert tab.locator("table.sortable tbody th").first.inner_text() == HOSTILE
+    assert tab.locator("h2:text-is('Classes') ~ div tbody th").first.inner_text() == HOSTILE

@@ -34,10 +34,10 @@ def fill(template: str, places: Mapping[str, str], connect: str = "'none'", scri
     """Fill the places `{{name}}` of a template with HTML, all at once, so that no text is taken for a place."""
     # The place `{{policy}}` gets a content security policy that allows only the template's own style and script, the
     # sources in `scripts`, and requests to `connect` (`"'self'"` is the page's server).
-    style, script = (re.findall(rf"<{tag}>(.*?)</{tag}>", template, re.DOTALL)[0] for tag in ("style", "script"))
-    allowed = " ".join([_hash(script), *scripts])
+    styles, own = (re.findall(rf"<{tag}>(.*?)</{tag}>", template, re.DOTALL) for tag in ("style", "script"))
+    allowed = " ".join([*map(_hash, own), *scripts]) or "'none'"
     policy = (
-        f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {allowed}; "
+        f"default-src 'none'; img-src data:; style-src {_hash(*styles)}; script-src {allowed}; "
         f"connect-src {connect}; base-uri 'none'; form-action 'none'"
     )
     places = {**places, "policy": policy}

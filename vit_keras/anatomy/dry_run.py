@@ -198,8 +198,8 @@ def runs(model: keras.Model) -> int:
 
 # --- what comes out -----------------------------------------------------------------------------------------------
 
-_SIZES = (1, 1, 10, 10, 100, 100, 0, 0)
-_LEVELS = (0, 0, 0, 0, 0, 0, 3, -3)
+_SIZES = (*[1] * 4, *[10] * 4, *[100] * 4, 0, 0)
+_LEVELS = (*[0] * 12, 3, -3)
 
 
 @dataclasses.dataclass
@@ -233,45 +233,47 @@ def _ending(model: keras.Model, inputs: Any) -> Ending:
     ran = list(dict.fromkeys(reversed(ran)))[::-1]  # the last call of each
     after = ran[max((n for n, layer in enumerate(ran) if layer in inside), default=-1) + 1 :]
     for layer in filter(mixes, reversed(after)):
-        (y, taken), (other, others) = (_replaced(model, inputs, layer, found.heads, seed) for seed in (0, 1))
+        (y, taken), (other, others) = (_replaced(model, inputs, [layer], found.heads, seed) for seed in (0, 1))
         if np.allclose(y, other, atol=1e-6) or not all(map(np.allclose, taken, others)):
             continue  # the output does not depend on it, or through another head
-        if not found.heads:
-            found.kind, found.behind = _kind(y), after[after.index(layer) + 1 :]
-            found.alone = found.width == 1 or bool((y[6].sum(axis=-1) > 1.01).any())
+        found.behind = found.behind or after[after.index(layer) + 1 :]
         found.heads.insert(0, layer)
         if not known:
             break  # what is before it may be a deep network
     found.behind = [layer for layer in found.behind if layer not in found.heads]
+    if found.heads:  # all at once: a gate alone, behind its experts, would hide that they are logits
+        y, _ = _replaced(model, inputs, found.heads, [], 0)
+        found.kind, found.alone = _kind(y), found.width == 1 or bool((y[12].sum(axis=-1) > 1.01).any())
     return found
 
 
 def _replaced(model, inputs, replaced, heads, seed, left_out=None):
-    """Return a model's output for numbers in place of what a layer returns, and what other layers take then.
+    """Return a model's output for numbers in place of what layers return, and what other layers take then.
 
     An operation that is left out returns what it takes; a layer with an `activation` computes without it.
     """
     taken: list[np.ndarray] = []
+    random = np.random.default_rng(seed)
 
     def numbers(like):
         rows, *shape = keras.ops.shape(like)
         rows = len(_SIZES) if rows == 1 else rows
         size, level = (np.resize(each, rows).reshape(-1, *[1] * len(shape)) for each in (_SIZES, _LEVELS))
-        z = np.random.default_rng(seed).normal(size=(rows, *shape)) * size + level
+        z = random.normal(size=(rows, *shape)) * size + level
         return keras.ops.cast(keras.ops.convert_to_tensor(z.astype("float32")), like.dtype)
 
     def replace(layer, args, call):
         if layer in heads:
             taken.append(_float(args[0]))
             return call()
-        if layer is not replaced:
+        if layer not in replaced:
             return args[0]
         if not isinstance(layer, _WITH_ACTIVATION):  # numbers go in, not out
             return call(numbers(args[0]), *args[1:])
         z = numbers(call())
         return z if layer.activation is None or layer is left_out else layer.activation(z)
 
-    watched = [replaced, *heads, *([] if left_out is None else [left_out])]
+    watched = [*replaced, *heads, *([] if left_out is None else [left_out])]
     return _float(dry_run(model, inputs, watched, replace)), taken
 
 
@@ -290,7 +292,7 @@ def activation(model: keras.Model) -> Any:
     found = [x for x in dict.fromkeys(found) if x not in inside and not getattr(x, "weights", ())]
     for x in [head, *(x for x in reversed(found) if not isinstance(x, (keras.Model, keras.layers.InputLayer)))]:
         with contextlib.suppress(Exception):  # of what cannot be left out
-            y, _ = either(model, len(_SIZES), lambda inputs, x=x: _replaced(model, inputs, head, [], 0, x))
+            y, _ = either(model, len(_SIZES), lambda inputs, x=x: _replaced(model, inputs, [head], [], 0, x))
             if _kind(y) == "logits":
                 return x
     return None
@@ -305,12 +307,12 @@ def _float(tensor: Any) -> np.ndarray:
 
 def _kind(y: np.ndarray) -> str | None:
     """Return what outputs are for numbers of three sizes: what stays in [0, 1], or grows on both sides of 0."""
-    y = y[:6]
+    y = y[:12]
     if not np.isfinite(y).all():
         return None
     if (y > -1e-3).all() and (y < 1 + 1e-3).all():
         return "probabilities"
-    grows = np.abs(y[4:6]).max() > 4 * np.abs(y[2:4]).max()
+    grows = np.abs(y[8:]).max() > 4 * np.abs(y[4:8]).max()
     return "logits" if grows and (y < 0).any() else None
 
 

@@ -2,7 +2,8 @@
 
 Of a small model, two fifths of the time were spent in `Layer.__call__`, some 130 times an image. What it does (casting,
 hooks, regularizers, masks, building, scopes) is looked up at each call. If there is nothing to do, `call` runs alone.
-If a check fails, Keras runs as usual. Nothing is stored, so nothing can be outdated.
+If a check fails, Keras runs as usual. Attributes of a layer of this package are checked again when one has been set
+(`changes`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
+from .changes import NUMBER
 from .keras_internals import OWN_POLICY, distribution, thread_state
 
 logger: logging.Logger = logging.getLogger("vit_keras")
@@ -152,36 +154,31 @@ def _adds_nothing(layer: Any, x: Any, kwargs: dict[str, Any], reads_training: bo
     # Asked 140 times an image: every microsecond here is half a percent of the smallest model. So attributes are read
     # where they are kept: a property is a call, and a call takes as long as three lines here.
     own = layer.__dict__
-    for name in HOOKS:
-        if own[name]:
+    if own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"] or own["_backward_pre_hooks"]:
+        return False
+    if type(layer).forward is not _FORWARD:
+        return False
+    number, known = own.get(NUMBER), own.get(_KNOWN)
+    if known is None or known[0] != number:
+        if not _is_plain_layer(layer, own, reads_training):
             return False
-    if not own["built"] or type(layer).forward is not _FORWARD or "forward" in own:
-        return False
-    if (
-        layer._compiled_call_impl is not None
-        or own["activity_regularizer"] is not None
-        or own["_remat_mode"] is not None
-    ):
-        return False
-    policy, scope, spec = own[OWN_POLICY], thread_state().get("autocast_scope"), own["_input_spec"]
-    if type(policy) is not keras.DTypePolicy:
-        return False  # one that quantizes
-    computed, kept = policy.__dict__["_compute_dtype"], policy.__dict__["_variable_dtype"]
-    if scope is None or own["autocast"]:
-        is_read_as_here = computed == (kept if scope is None else scope.dtype)
-    else:
-        is_read_as_here = not any(each._autocast for each in layer.variables)
-    if not is_read_as_here:
-        return False  # variables are read in another dtype here
+        policy = own[OWN_POLICY]
+        known = (number, policy.compute_dtype, policy.variable_dtype, getattr(_torch, policy.compute_dtype))
+        if number is not None:
+            own[_KNOWN] = known
+    _, computed, stored, dtype = known
     if reads_training and kwargs.get("training") is None:
         return False  # Keras looks for it
-    if reads_training and "training" not in own.get("call_signature_parameters", ("training",)):
-        return False  # Keras does not pass it on: `call` was another function when the layer was made
-    dtype = getattr(_torch, computed)
-    if not _is_passed_on(x, dtype):
-        return False
-    if spec is not None:  # what a layer takes, in the way in which a dense layer says it
-        if spec.shape or spec.ndim or spec.max_ndim or spec.dtype or x.ndim < (spec.min_ndim or 0):
+    scope = thread_state().get("autocast_scope")
+    if scope is None or own["autocast"]:
+        is_read_as_here = computed == (stored if scope is None else scope.dtype)
+    else:
+        is_read_as_here = not any(each._autocast for each in layer.variables)
+    if not is_read_as_here or not _is_passed_on(x, dtype):
+        return False  # variables are read in another dtype here
+    spec = own["_input_spec"]
+    if spec is not None:
+        if x.ndim < (spec.min_ndim or 0):
             return False
         for axis, size in spec.axes.items():
             if x.shape[axis] != size:
@@ -190,6 +187,24 @@ def _adds_nothing(layer: Any, x: Any, kwargs: dict[str, Any], reads_training: bo
         if value is not None and value is not False and value is not True and not _is_passed_on(value, dtype):
             return False
     return True
+
+
+_KNOWN = "_known_to_direct"
+"""The attribute with the number of a layer when it was plain (`_is_plain_layer`), and its dtypes."""
+
+
+def _is_plain_layer(layer: Any, own: dict[str, Any], reads_training: bool) -> bool:
+    """Whether a layer's attributes leave Keras nothing to do."""
+    if not own["built"] or "forward" in own:
+        return False
+    if layer._compiled_call_impl is not None or own["activity_regularizer"] is not None:
+        return False
+    if own["_remat_mode"] is not None or type(own[OWN_POLICY]) is not keras.DTypePolicy:
+        return False  # a policy that quantizes
+    if reads_training and "training" not in own.get("call_signature_parameters", ("training",)):
+        return False  # Keras does not pass it on: `call` was another function when the layer was made
+    spec = own["_input_spec"]  # what a layer takes, in the way in which a dense layer says it
+    return spec is None or not (spec.shape or spec.ndim or spec.max_ndim or spec.dtype)
 
 
 def _is_passed_on(x: Any, dtype: Any) -> bool:

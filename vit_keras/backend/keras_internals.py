@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import sys
 import threading
 import types
@@ -196,22 +197,27 @@ def has_graph(model: keras.Model) -> bool:
 def run_graph(model: keras.Model, inputs: Any, call_of: Callable[[Any], Callable[..., Any]]) -> Any:
     """Run a functional model by `call_of(operation)`, and free each tensor after its last use."""
     # Keras keeps all of them until the end.
-    by_depth, structure = model._nodes_by_depth, model._outputs_struct
-    nodes = [node for depth in sorted(by_depth, reverse=True) for node in by_depth[depth]]
-    nodes = [node for node in nodes if node.operation and not node.is_input]
-    last: dict[int, int | None] = {id(x): number for number, node in enumerate(nodes) for x in node.input_tensors}
-    last.update((id(x), None) for x in model.outputs)
     values = dict(zip(map(id, model.inputs), keras.tree.flatten(inputs)))
-    for number, node in enumerate(nodes):
+    for node, outputs, over in kept(model, "steps", lambda: _steps_of(model)):
         args, kwargs = node.arguments.fill_in(values)
         results = call_of(node.operation)(*args, **kwargs)
         flat = [results] if keras.ops.is_tensor(results) else keras.tree.flatten(results)
-        values.update(zip(map(id, node.outputs), flat))
+        values.update(zip(outputs, flat))
         del args, kwargs, results
-        for x in node.input_tensors:
-            if last[id(x)] == number:
-                values.pop(id(x), None)
-    return keras.tree.pack_sequence_as(structure, [values[id(x)] for x in model.outputs])
+        for each in over:
+            values.pop(each, None)
+    return keras.tree.pack_sequence_as(model._outputs_struct, [values[id(x)] for x in model.outputs])
+
+
+def _steps_of(model: keras.Model) -> list[tuple[Any, list[int], list[int]]]:
+    """Return the nodes of a functional model in order, the ids of their outputs, and of what none after them takes."""
+    by_depth, steps, taken = model._nodes_by_depth, [], {id(x) for x in model.outputs}
+    for node in (node for depth in sorted(by_depth) for node in reversed(by_depth[depth])):  # the last one first
+        if node.operation and not node.is_input:
+            over = {id(x) for x in node.input_tensors} - taken
+            steps.append((node, [id(x) for x in node.outputs], [*over]))
+            taken |= over
+    return steps[::-1]
 
 
 def run_rest(model: keras.Model, known: dict[int, Any], call_of: Callable[[Any], Callable[..., Any]]) -> Any:
@@ -249,18 +255,15 @@ def distribution() -> Any:
 def clear_losses(layer: keras.layers.Layer, by_keras: Callable[[], None]) -> None:
     """Forget what a layer and the layers inside it added to the loss, as Keras does at the start of each call."""
     # Keras calls four methods for each layer. Here, Keras is called only if one of them has losses.
-    is_usual = thread_state().get("stateless_scope") is None
-    try:
-        inside, usual = [layer], keras.layers.Layer._clear_losses
+    known = kept(layer, "losses", dict)
+    if known.get("inside") != [layer, *itertools.chain.from_iterable(known.get("layers", ()))]:
+        inside = [layer]
         for each in inside:  # which grows
-            own = each.__dict__
-            is_usual = is_usual and (each is layer or type(each)._clear_losses is usual)
-            if own["_losses"] or own["_loss_ids"]:
-                is_usual = False
-            inside += own["_layers"]
-    except (AttributeError, KeyError):
-        is_usual = False
-    if not is_usual:
+            inside += each._layers
+        usual = all(each is layer or type(each)._clear_losses is keras.Layer._clear_losses for each in inside)
+        losses = [x for each in inside for x in (each._losses, each._loss_ids)] if usual else [True]
+        known.update(inside=inside, layers=[each._layers for each in inside], losses=losses)
+    if any(known["losses"]) or thread_state().get("stateless_scope") is not None:
         by_keras()
 
 

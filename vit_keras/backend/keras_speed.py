@@ -19,6 +19,7 @@ from .._internal.tap import is_watched
 from .._internal.validate import positive_integer
 from ..labels import check_class_numbers
 from . import compiled, distribution, openvino
+from .changes import is_same
 from .direct import asked_once, stock_call, through_keras
 from .guarded import Guarded
 from .keras_internals import (
@@ -77,6 +78,8 @@ class FastModel(Guarded, keras.Model):
         # Keras' variables keep the tensors that they were made with.
         now = self.torch_params._parameters
         before = kept(self, "parameters", lambda: {v.path: v._value for v in self.variables})
+        if is_same(now.values(), before.values()):
+            return contextlib.nullcontext()
         others = {name: x for name, x in now.items() if x is not before.setdefault(name, x)}
         pairs = [(v, others[v.path]) for v in self.variables if v.path in others] if others else []
         pairs = [(v, x) for v, x in pairs if (v._value.shape, v._value.dtype) == (x.shape, x.dtype)]  # not quantized

@@ -21,17 +21,18 @@ def __getattr__(name: str) -> Any:
     return getattr(keras.ops, name)  # looked up at each call: the trace of an export replaces these functions
 
 
-_Tensor = sys.modules["torch"].Tensor if keras.backend.backend() == "torch" else None
+_torch: Any = sys.modules["torch"] if keras.backend.backend() == "torch" else None
+_Tensor = _torch and _torch.Tensor
 """PyTorch's tensor classes without subclasses, for which Keras calls the same functions after many checks."""
 
-_KINDS = () if _Tensor is None else (_Tensor, sys.modules["torch"].nn.Parameter)
+_KINDS = _torch and (_Tensor, _torch.nn.Parameter)
 
 
 def convert_to_tensor(x: Any, dtype: Any = None, like: Any = None) -> Any:
     """Return a tensor; of an array on the device of the tensor `like`, by a function that `torch.compile` follows."""
-    if type(like) not in _KINDS:
+    if type(like) not in (_KINDS or ()):
         return keras.ops.convert_to_tensor(x, dtype)
-    return sys.modules["torch"].as_tensor(x, device=like.device)
+    return _torch.as_tensor(x, device=like.device)
 
 
 def reshape(x: Any, newshape: Any) -> Any:
@@ -47,7 +48,14 @@ def transpose(x: Any, axes: Any) -> Any:
 def concatenate(xs: Any, axis: int) -> Any:
     """Concatenate the tensors that have anything along the axis: LiteRT's XNNPACK joins no part without any."""
     xs = [x for x in xs if x.shape[axis] != 0]
-    return xs[0] if len(xs) == 1 else keras.ops.concatenate(xs, axis=axis)
+    if len(xs) == 1:
+        return xs[0]
+    return _torch.cat(xs, axis) if all(type(x) is _Tensor for x in xs) else keras.ops.concatenate(xs, axis=axis)
+
+
+def broadcast_to(x: Any, shape: Any) -> Any:
+    """Broadcast to a shape."""
+    return x.expand(shape) if type(x) is _Tensor else keras.ops.broadcast_to(x, shape)
 
 
 def max(x: Any, axis: int, keepdims: bool = False) -> Any:
@@ -58,7 +66,7 @@ def max(x: Any, axis: int, keepdims: bool = False) -> Any:
 def gelu(x: Any, approximate: bool = True) -> Any:
     """Compute the GELU: approximately by tanh, or exactly."""
     if type(x) is _Tensor:
-        return sys.modules["torch"].nn.functional.gelu(x, approximate="tanh" if approximate else "none")
+        return _torch.nn.functional.gelu(x, approximate="tanh" if approximate else "none")
     if approximate or keras.backend.backend() == "torch":
         return keras.ops.gelu(x, approximate=approximate)
     # Through erf and not keras.ops.gelu, whose TensorFlow form exports to ONNX as an operator that ONNX lacks.
@@ -93,36 +101,35 @@ def conv_of_windows(x: Any, kernel: Any, bias: Any) -> Any:
 def normalize(x: Any, gamma: Any, beta: Any, epsilon: Any, dtype: Any) -> Any:
     """Return layer normalization over the last axis or `None`. Keras casts to `dtype`."""
     values = _values(x, gamma, beta, in_float32=True)
-    if values is None or x.dtype is not getattr(sys.modules["torch"], dtype):
+    if values is None or x.dtype is not getattr(_torch, dtype):
         return None
     if x.device.type != "cpu":  # whose kernels take one dtype
         values = (v if v is None else v.to(x.dtype) for v in values)
     width = x.shape[-1:] if gamma is None else tuple(gamma.shape)  # the first is a tensor where ONNX traces
-    return sys.modules["torch"].layer_norm(x, width, *values, epsilon)
+    return _torch.layer_norm(x, width, *values, epsilon)
 
 
 def _values(x: Any, *variables: Any, in_float32: bool = False) -> Any:
     """Return the tensors of variables if PyTorch computes the same as Keras with them and `x`, or `None`."""
     # They have the dtype of `x` or, if `in_float32`, float32, as PyTorch's layer normalization of bfloat16 takes them.
-    if type(x) is not _Tensor:
+    if type(x) is not _Tensor or x.is_meta or _torch.compiler.is_compiling():  # Keras infers shapes on "meta"
         return None
-    torch = sys.modules["torch"]
-    if x.is_meta or torch.compiler.is_compiling():  # Keras infers shapes on "meta"
+    dtype, is_cpu = x.dtype, x.is_cpu
+    if not dtype.is_floating_point or (is_cpu and dtype is _torch.float16):  # of which Keras computes some in float32
         return None
     try:
-        if torch.is_autocast_enabled(x.device.type):
+        if _torch.is_autocast_enabled("cpu" if is_cpu else x.device.type):
             return None
         values = values_of(*variables)
     except Exception as error:
         give_up(error)
         return None
-    dtype, device = x.dtype, x.device
-    if not dtype.is_floating_point:
-        return None
-    if dtype is torch.float16 and device.type == "cpu":
-        return None  # Keras computes some of it in float32 there
-    wanted = torch.float32 if in_float32 and values[0] is not None and values[0].dtype is torch.float32 else dtype
+    wanted = _torch.float32 if in_float32 and values[0] is not None and values[0].dtype is _torch.float32 else dtype
     for value in values:  # some hundred times an image: no function for each
-        if value is not None and not (type(value) in _KINDS and value.dtype is wanted and value.device == device):
+        if value is None:
+            continue
+        if type(value) not in _KINDS or value.dtype is not wanted:
+            return None
+        if not (value.is_cpu if is_cpu else value.device == x.device):
             return None
     return values

@@ -74,7 +74,7 @@ def linear(x: Any, kernel: Any, bias: Any = None, gelu: str | None = None) -> An
     # caches.
     torch = sys.modules["torch"]
     if x.dim() == kernel.dim() == 2:
-        if not _is_plain_product(torch, x, kernel):
+        if torch.jit.is_tracing() or x.numel() * kernel.shape[1] < LEAST or not _is_plain_product(torch, x, kernel):
             return _ordinary(torch, x, kernel, bias, gelu)
         differentiated = torch.is_grad_enabled() and (
             x.requires_grad or kernel.requires_grad or (bias is not None and bias.requires_grad)
@@ -186,10 +186,10 @@ def _private(name: str) -> Any:
 
 
 def _is_plain_product(torch: Any, x: Any, kernel: Any) -> bool:
-    """Whether a product is large, on a CPU, and nothing watches or transforms what is computed."""
-    if _dtype(x) not in DTYPES or x.device.type != "cpu" or _is_traced(torch):
+    """Whether a product is on a CPU, and nothing watches or transforms what is computed."""
+    if torch.compiler.is_compiling() or _dtype(x) not in DTYPES or not x.is_cpu:
         return False
-    return x.numel() * kernel.shape[1] >= LEAST and not _is_watched(torch) and _are_plain(torch, x, kernel)
+    return not _is_watched(torch) and _are_plain(torch, x, kernel)
 
 
 def _dtype(x: Any) -> str:
@@ -277,7 +277,8 @@ def _gelu_in_passes(torch: Any, x: Any) -> Any:
 
 
 def _ordinary(torch: Any, x: Any, kernel: Any, bias: Any, gelu: str | None) -> Any:
-    return _with_gelu(torch, torch.mm(x, kernel) if bias is None else torch.addmm(bias, x, kernel), gelu)
+    x = torch.mm(x, kernel) if bias is None else torch.addmm(bias, x, kernel)
+    return x if gelu is None else _with_gelu(torch, x, gelu)
 
 
 def _with_gelu(torch: Any, x: Any, gelu: str | None) -> Any:

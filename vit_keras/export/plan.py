@@ -181,7 +181,7 @@ class Plan:
 
         with in_float32(self.model), tap(note, taking or [vit]), contextlib.ExitStack() as stack:
             scores = stack.enter_context(layers.record_attention()) if self.attention else []
-            result = self.model(inputs, training=False)
+            (result,) = keras.tree.flatten(self.model(inputs, training=False))
         found = {self.kind: result}
         if self.kind == "logits":
             alone = anatomy.task(self.model) == "multi" or result.shape[-1] == 1

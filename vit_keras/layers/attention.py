@@ -121,7 +121,8 @@ class MultiHeadSelfAttention(RelativePositions, Switches):
     ) -> Any:
         asking = inputs if queries is None else queries
         # One matrix of all tokens: TensorFlow adds a bias inside a product of two matrices, but not of more axes.
-        flat, asked = (ops.reshape(x, (-1, self.hidden_size)) for x in (inputs, asking))
+        flat = ops.reshape(inputs, (-1, self.hidden_size))
+        asked = flat if queries is None else ops.reshape(queries, (-1, self.hidden_size))
         query = self._heads(self.query_dense(asked), _count(asking))
         key = self._heads(self.key_dense(flat), _count(inputs))
         value = visit(self, "values", self._heads(self.value_dense(flat), _count(inputs)))

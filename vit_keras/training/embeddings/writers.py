@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import shutil
-import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -55,16 +53,10 @@ def _write_npy(path: Path, rows: Iterable[Batch]) -> list[Batch]:
 def _write_npz(path: Path, rows: Iterable[Batch]) -> None:
     features = path.with_name("features.npy")
     others = _write_npy(features, rows)
-    columns, paths = {"labels": joined_labels(others)}, joined_paths(others)
-    if paths is not None:
-        columns["paths"] = np.array(paths)
-    with zipfile.ZipFile(path, "w") as archive:
-        with archive.open(features.name, "w", force_zip64=True) as file, open(features, "rb") as source:
-            shutil.copyfileobj(source, file, 1 << 20)  # without a time: a ZIP has none before 1980
-        for name, column in columns.items():
-            if column is not None:
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                    np.lib.format.write_array(file, column, allow_pickle=False)
+    columns: dict[str, Any] = {"labels": joined_labels(others), "paths": joined_paths(others)}
+    columns = {name: np.array([*column]) for name, column in columns.items() if column is not None}
+    with open(path, "wb") as file:
+        np.savez(file, features=np.load(features, mmap_mode="r"), **columns)
 
 
 _ROW_GROUP = 1024  # rows that a Parquet file keeps together, and that are in memory at a time

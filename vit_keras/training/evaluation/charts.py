@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,11 +11,9 @@ import numpy as np
 
 from ..._internal.html_page import escape
 from ..._internal.imports import INSTALL
-from ..metrics import wilson
 
 __all__: list[str] = []
 
-_MOST_POINTS = 2000  # in a scatter chart; of more images, an even selection is drawn
 _ACCENT = "#7a2382"
 """The light accent of the page; the page replaces it in its dark theme."""
 
@@ -62,33 +59,17 @@ def _attributes(style: re.Match[str]) -> str:
     return "".join(f' {name.strip()}="{value.strip()}"' for name, _, value in pairs)
 
 
-def history_chart(title: str, lines: Mapping[str, Sequence[float]], images: int | None = None) -> str:
-    """Return a chart of values over epochs; of an accuracy on this many images, with its 95 % interval."""
+def history_chart(title: str, lines: Mapping[str, Sequence[float]]) -> str:
+    """Return a chart of values over epochs."""
 
     def draw(axes: Any) -> None:
         for kind, values in lines.items():
             name, color = _KINDS[kind]
             axes.plot(range(1, len(values) + 1), values, "o-", color=color, label=name, markersize=3)
-        held_out = lines.get("val", ())
-        if images and all(map(math.isfinite, held_out)):
-            low, high = zip(*(wilson(value, images) for value in held_out))
-            axes.fill_between(range(1, len(held_out) + 1), low, high, alpha=0.2, linewidth=2, color=_ACCENT)
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_xlabel("epoch")
 
     return svg(title, draw)
-
-
-def scatter(name: str, true: np.ndarray, said: np.ndarray) -> str:
-    """Return a chart of predictions over the truth."""
-    chosen = np.linspace(0, len(true) - 1, min(len(true), _MOST_POINTS)).astype(int)
-
-    def draw(axes: Any) -> None:
-        axes.scatter(true[chosen], said[chosen], s=8, alpha=0.6, color=_KINDS["val"][1])
-        axes.axline((float(true[0]), float(true[0])), slope=1, color="#000000", linestyle=":")
-        axes.set(xlabel="true", ylabel="predicted", aspect="equal", adjustable="datalim")
-
-    return svg(name, draw, square=True)
 
 
 def reliability_chart(before: Any, after: Any) -> str:

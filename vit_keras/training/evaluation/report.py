@@ -17,7 +17,7 @@ from ..data.folder import Labeled
 from . import small
 from .calibration import Reliability, half_by_half, tempered
 from .calibration import temperature as best_temperature
-from .charts import history_chart, reliability_chart, scatter
+from .charts import history_chart, reliability_chart
 from .findings import Finding
 from .tasks import Evaluation, number, percent
 
@@ -26,7 +26,6 @@ __all__ = ["report"]
 _TEMPLATE = Path(__file__).with_name("report.html")
 _MOST_CLASSES = 40  # in the largest matrix that can still be read
 _PAIRS = 12  # rows in the table of the most frequent confusions
-_MOST_CHARTS = 12
 _SHOWN = 24
 _SIDE = 256  # longest side of an image, in pixels
 
@@ -56,7 +55,7 @@ def report(
         _figures(evaluation),
         _notes(notes),
         _folds(folds),
-        _curves(history or {}, len(evaluation.labels) if evaluation.task == "single" else None),
+        _curves(history or {}),
         *_measures(evaluation),
         _calibration(evaluation, temperature),
         *(_finding(each, data) for each in findings if data is not None),
@@ -82,19 +81,15 @@ def _folds(folds: Folds | None) -> str:
     if folds is None:
         return ""
     header, rows, text = folds
-    return section("Folds", f"<p>{escape(text)}</p>", _table(header, rows, sortable=True))
+    return section("Folds", f"<p>{escape(text)}</p>", _table(header, rows))
 
 
 def _measures(evaluation: Evaluation) -> list[str]:
-    """Return the sections that fit the task: confusions, predictions over the truth, and a table of the parts."""
-    row, count = evaluation.row, len(evaluation.class_names)
+    """Return the sections that fit the task: confusions, and a table of the parts."""
+    row = evaluation.row
     found = [_confusion(evaluation)] if row.confused else []
-    if row.errors and not (row.confused and count <= _MOST_CLASSES):
-        charts = "".join(map(scatter, evaluation.class_names[:_MOST_CHARTS], evaluation.labels.T, evaluation.raw.T))
-        text = "Each point is an image: across its true number, up the predicted one. On the line both are the same."
-        found.append(section("Predictions", f"<p>{text}</p>", f'<div class="curves">{charts}</div>'))
     header, *rows = evaluation.table
-    return [*found, section(row.heading, f"<p>{row.text}</p>", _table(header, rows, sortable=True))]
+    return [*found, section(row.heading, f"<p>{row.text}</p>", _table(header, rows))]
 
 
 def _notes(notes: Iterable[str]) -> str:
@@ -140,7 +135,6 @@ def _table(
     rows: Iterable[Sequence[str]],
     caption: str = "",
     texts: Sequence[int] = (),
-    sortable: bool = False,
 ) -> str:
     """Return a table of numbers, with texts in its first column and in those of `texts`."""
     kinds = [' class="text"' if column in texts else "" for column in range(len(header))]
@@ -152,14 +146,13 @@ def _table(
         for first, *cells in rows
     )
     caption = caption and f"<caption>{caption}</caption>"
-    kind = ' class="sortable"' if sortable else ""
-    return f'<div class="wide"><table{kind}>{caption}<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
+    return f'<div class="wide"><table>{caption}<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 # --- curves -----------------------------------------------------------------------------------------------------
 
 
-def _curves(history: History, images: int | None = None) -> str:
+def _curves(history: History) -> str:
     epochs = max(map(len, history.values()), default=0)
     if not epochs:
         return ""
@@ -167,15 +160,12 @@ def _curves(history: History, images: int | None = None) -> str:
     for name in dict.fromkeys(["accuracy", "loss", *(k.removeprefix("val_") for k in history if k.startswith("val_"))]):
         lines = {kind: history[k] for kind, k in (("train", name), ("val", f"val_{name}")) if k in history}
         if lines:
-            count = images if name == "accuracy" else None
-            charts.append(history_chart(name.replace("_", " ").capitalize(), lines, count))
+            charts.append(history_chart(name.replace("_", " ").capitalize(), lines))
     if "learning_rate" in history:
         charts.append(history_chart("Learning rate of the last step of each epoch", {"rate": history["learning_rate"]}))
-    band = "<p>The band is the 95 % interval of the held-out accuracy.</p>"
-    explained = band if images and "val_accuracy" in history else ""
     rows = [(str(n + 1), *(number(values[n]) for values in history.values())) for n in range(epochs)]
     numbers = f"<details><summary>Numbers</summary>{_table(('Epoch', *history), rows)}</details>"
-    return section("Training", explained, f'<div class="curves">{"".join(charts)}</div>', numbers)
+    return section("Training", f'<div class="curves">{"".join(charts)}</div>', numbers)
 
 
 def _curves_of_folds(histories: Sequence[History]) -> str:
