@@ -32,6 +32,12 @@ MapMethod = str | Mapping[str, Any] | Callable[..., Any]
 class Case:
     """A model, and images in the size that it takes."""
 
+    batch_size: Any
+    given_grid: Any
+    model: Any
+    preprocess: Any
+    vit: Any
+
     def __init__(self, model: Any, images: Any, preprocess: Any, grid: Any, batch_size: Any):
         if batch_size < 1:
             raise ValueError(f"batch_size must be 1 or more. Received: {batch_size}")
