@@ -14,7 +14,7 @@ import keras
 
 from . import anatomy
 from .anatomy.inputs import entering, front
-from .anatomy.parts import block_numbers, find_vit, learner, patch_grid, prefix_names
+from .anatomy.parts import block_numbers, final_norm, find_vit, learner, patch_grid, prefix_names
 from .config import ViTConfig
 from .layers import PatchDropout
 from .layers.tokens import PatchMap
@@ -83,7 +83,7 @@ def feature_maps(
     _check(vit, last)
     if prefix and not prefix_tokens:
         raise ValueError(f"The model {vit.name!r} has no tokens before the patches. Pass prefix=False.")
-    normalize = anatomy.final_norm(vit) if norm else None
+    normalize = final_norm(vit) if norm else None
     any_size = None in vit.input_shape[1:3]
     grid = None if any_size else patch_grid(vit)
     beside = {"patches": vit.get_layer("embedding").output} if any_size else {}

@@ -248,7 +248,7 @@ def test_rates_are_set_on_the_blocks_that_there_are():
     assert all(block.dropout_layer.rate == block.mlpblock.layers[1].rate == 0.3 for block in blocks)
     assert (model.config.dropout, model.config.emb_dropout, model.config.stochastic_depth) == (0.3, 0.1, 0.2)
     recipe("augreg").compile(model)
-    assert [block.mlpblock.dropout for block in blocks] == [0.0, 0.0] and model.config.dropout == 0
+    assert [block.mlpblock.layers[1].rate for block in blocks] == [0.0, 0.0] and model.config.dropout == 0
     with pytest.raises(ValueError, match="stochastic_depth=None"):
         recipe("scratch_small").compile(dense())
 

@@ -16,12 +16,11 @@ from .outputs import (
     task,
     top_predictions,
 )
-from .parts import blocks, final_norm, find_vit, patch_stride
+from .parts import blocks, find_vit, patch_stride
 
 __all__ = [
     "blocks",
     "class_names",
-    "final_norm",
     "find_class",
     "find_vit",
     "levels",

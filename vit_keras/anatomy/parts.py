@@ -132,13 +132,7 @@ def block_numbers(layers: Any, count: int) -> tuple[int, ...]:
 
 
 def final_norm(vit: keras.Model) -> keras.layers.Layer | None:
-    """Return the layer that normalizes the tokens after the last block; `None` if there is none.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> final_norm(vit.build_model(32, 16, 3, 16, 2, "tiny", 32, classes=2)).name
-        'Transformer_encoder_norm'
-    """
+    """Return the layer that normalizes the tokens after the last block; `None` if there is none."""
     return next((layer for layer in checked(vit).layers if layer.name == "Transformer_encoder_norm"), None)
 
 

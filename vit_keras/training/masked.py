@@ -9,8 +9,7 @@ import keras
 from keras import ops
 
 from .._internal.validate import is_number
-from ..anatomy import blocks, final_norm
-from ..anatomy.parts import find_vit
+from ..anatomy.parts import blocks, final_norm, find_vit
 from ..backend import openvino, replicas
 from ..backend.guarded import CheckedModel
 from ..layers import TransformerBlock

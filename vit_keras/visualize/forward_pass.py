@@ -16,10 +16,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from .. import anatomy
 from .._internal.tap import tap
 from ..anatomy.dry_run import readout
-from ..anatomy.parts import attention_blocks, find_vit, prefix_names
+from ..anatomy.parts import attention_blocks, final_norm, find_vit, prefix_names
 from ..backend import compiled
 from ..layers import AttentionPooling
 from .gradients import gradients_of, logits_only, torch_gradients
@@ -75,7 +74,7 @@ def _observe(plan: Plan, read: np.ndarray, model: keras.Model, images: Any, clas
     if "tokens" in seen:
         seen["tokens"] = [_float(t) for t in seen["tokens"]]
     if plan.layers[-1] == len(attention_blocks(vit)) - 1 and "tokens" in seen:
-        norm, last = anatomy.final_norm(vit), seen["tokens"][-1]
+        norm, last = final_norm(vit), seen["tokens"][-1]
         seen["features"] = last if norm is None else _float(norm(last))
     sources = seen.pop("sources")
     seen |= _reduced(watched, gradients, plan, read, sources)

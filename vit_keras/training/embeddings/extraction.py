@@ -14,10 +14,9 @@ import numpy as np
 from ..._internal.atomic import complete
 from ..._internal.tap import tap
 from ..._internal.validate import expanded, one_of, received
-from ...anatomy import blocks, final_norm
 from ...anatomy.around import around, heads, mixes
 from ...anatomy.inputs import front, preprocessing_of
-from ...anatomy.parts import find_vit, learner
+from ...anatomy.parts import blocks, final_norm, find_vit, learner
 from ...backend import compiled
 from ...backend.keras_internals import kept, no_gradients
 from ...model import VisionTransformer
