@@ -242,7 +242,7 @@ def set_epsilon(model):
 
 
 def set_final_epsilon(model):
-    vit_keras.anatomy.final_norm(model).epsilon = 0.1
+    model.get_layer("Transformer_encoder_norm").epsilon = 0.1
 
 
 def set_in_pooling(model):

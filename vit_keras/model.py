@@ -234,11 +234,6 @@ class VisionTransformer(FastModel):
         self._check_type(images)
         check_batch(self, images)
         shape, wanted = tuple(getattr(images, "shape", ())), tuple(self.input_shape)
-        if len(shape) == 3 and len(wanted) == 4 and wanted[3] != 1:  # Keras adds an axis for one channel
-            raise ValueError(
-                f"The model {self.name!r} takes images {_shown(wanted)}. Received: {shape}. Pass "
-                "model.preprocess(image), or model.preprocess(images[..., None]) for a stack of gray images."
-            )
         if len(shape) != 4 or len(wanted) != 4:
             return
         if shape[3] is not None and shape[3] != wanted[3]:

@@ -284,11 +284,9 @@ def _said_by_file(source: Weights | ModelWeights, fixed: dict[str, Any], options
     """Return the fields that a file, and the files next to it, imply."""
     said = {name: options[name] for name in options if name != "image_size"}
     known = {"num_heads": fixed["num_heads"]} if "num_heads" in fixed else {}
-    try:
+    with about(source.path):
         check_head(source.architecture, options)
         return complete(source.architecture, source.family, {**known, **said})
-    except ValueError as error:
-        raise ValueError(f"{source.path}: {error}") from None
 
 
 def _of_same_size(source: Weights | ModelWeights, fields: dict[str, Any]) -> dict[str, Any]:

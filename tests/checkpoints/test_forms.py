@@ -63,6 +63,17 @@ def test_the_chunks_of_dinov2s_trainer(tmp_path):
     expected = Weights(write_safetensors(tmp_path / "whole.safetensors", arrays))
     found = Weights(write_safetensors(tmp_path / "chunked.safetensors", chunked))
     assert (found.family, found.shapes) == (expected.family, expected.shapes)
+    two = {f"{network}.backbone.{n}": a for network in ("teacher", "student") for n, a in chunked.items()}
+    assert Weights(write_safetensors(tmp_path / "two.safetensors", two), key="student").shapes == expected.shapes
+
+
+@pytest.mark.only_on("torch")
+def test_the_state_dict_of_a_sequential(tmp_path):
+    import torch
+
+    model = tiny_model()
+    torch.save(keras.Sequential([model, keras.layers.Dense(4)]).state_dict(), tmp_path / "x.pth")
+    assert Weights(tmp_path / "x.pth", strict=False).shapes == Weights(_of_torch(model, tmp_path)).shapes
 
 
 @pytest.mark.parametrize("case", ["openai_clip", "open_clip_tower"])
@@ -90,14 +101,18 @@ def test_an_unknown_array_anywhere_in_clips_tower_is_an_error(case, tmp_path):
 )
 def test_the_state_dict_of_a_model_on_pytorch(options, right, tmp_path):
     model = tiny_model(**options, scale=0.3)
-    arrays = {f"_torch_params.{v.path}": keras.ops.convert_to_numpy(v) for v in model.weights}
-    path = write_safetensors(tmp_path / "state.safetensors", arrays)
+    path = _of_torch(model, tmp_path)
     images = np.random.default_rng(0).uniform(-1, 1, (1, 32, 32, 3)).astype("float32")
     with pytest.warns(UserWarning, match="mlp_activation="):
         again = from_checkpoint(path, num_heads=2)
     again.run_eagerly = True
     difference = np.abs(keras.ops.convert_to_numpy(model(images) - again(images))).max()
     assert bool(difference < 1e-5) == right
+
+
+def _of_torch(model, folder):
+    arrays = {f"_torch_params.{v.path}": keras.ops.convert_to_numpy(v) for v in model.weights}
+    return write_safetensors(folder / "state.safetensors", arrays)
 
 
 # --- settings in other places ------------------------------------------------------------------------------------

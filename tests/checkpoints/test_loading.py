@@ -96,7 +96,7 @@ def flip(path, at, bits=0xFF):
 
 
 @pytest.mark.parametrize(
-    "read", [NpzReader, Weights, vit_keras.from_checkpoint, lambda path: checkpoints.load_weights(fresh(), path)]
+    "read", [Weights, vit_keras.from_checkpoint, lambda path: checkpoints.load_weights(fresh(), path)]
 )
 def test_missing_file_is_named(read, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"at .*nowhere\.npz"):

@@ -115,7 +115,7 @@ def test_commands_that_draw_leave_damaged_images_out_unless_asked_otherwise(comm
 def test_a_model_among_the_images_is_refused_before_another_is_opened(model, capsys, monkeypatch):
     monkeypatch.setattr(predicting, "opened", lambda **options: pytest.fail("a model is opened"))
     assert main(["predict", "one.png", model[1]]) == 1
-    assert f"{model[1]} is a zip archive, not an image. A model has an option of its own" in capsys.readouterr().err
+    assert f"{model[1]} is a Keras model, not an image. A model has an option of its own" in capsys.readouterr().err
 
 
 def test_a_new_head_is_warned_of(model, capsys):

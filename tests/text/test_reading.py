@@ -32,7 +32,7 @@ def changed(folder, name="hf_clip", file="config.json", **changes):
         ("hf_clip", {"num_attention_heads": 5}, "not divisible by num_heads=5"),
         ("hf_clip", {"eos_token_id": [1, 2]}, "eos_id must be"),
         ("hf_clip", {"quantization_config": {"bits": 4}}, "quantization_config must be None"),
-        ("open_clip", {"pool_type": "first"}, "pool_type .*argmax, eos, last"),
+        ("open_clip", {"pool_type": "first"}, "pool_type .*'argmax', 'eos', 'last'"),
         ("open_clip", {"embed_cls": True}, "embed_cls must be False"),
         ("open_clip", {"qk_norm": True}, "qk_norm must be False"),
         ("open_clip", {"rope": True}, "rope=True, whose effect is not known"),
@@ -117,7 +117,7 @@ def test_the_image_tower_follows_the_json_file_of_open_clip(tmp_path):
         ({}, "token"),
         ({"pool_type": "tok", "final_ln_after_pool": True}, "token"),
         ({"pool_type": "avg"}, "gap"),
-        ({"pool_type": "none"}, "pool_type must be one of tok, avg"),
+        ({"pool_type": "none"}, "pool_type must be one of 'tok', 'avg'"),
         ({"pool_type": "avg", "final_ln_after_pool": True}, "mean of the patches"),
         ({"attentional_pool": True}, "attentional_pool must be False"),
         ({"qk_norm": True}, "qk_norm must be False"),
@@ -145,8 +145,8 @@ def test_the_pooling_of_images_is_the_one_that_open_clip_states(changes, pooling
         ({"timm_pool": "token"}, "token"),
         ({"timm_pool": ""}, "token"),
         ({"timm_pool": "", "timm_proj": ""}, "projects every token"),
-        ({"timm_pool": "avgmax"}, "timm_pool must be one of token, avg, map"),
-        ({"timm_pool": "rot_attn"}, "timm_pool must be one of token, avg, map"),
+        ({"timm_pool": "avgmax"}, "timm_pool must be one of 'token', 'avg', 'map'"),
+        ({"timm_pool": "rot_attn"}, "timm_pool must be one of 'token', 'avg', 'map'"),
     ],
 )
 def test_the_pooling_of_timm_towers_is_the_one_that_open_clip_states(changes, pooling):

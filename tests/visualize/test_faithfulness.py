@@ -273,7 +273,7 @@ def test_a_model_without_classes_is_evaluated_by_its_features_and_by_a_function(
     whole = evaluate_maps(tiny, images, "rollout", fractions=[0.5])
     np.testing.assert_allclose(result.gap[1], whole.gap[0], rtol=0, atol=1e-5)  # float32
     assert result.gap.std(axis=1).all()
-    assert len(randomization_check(base, images[:1], relevance, layers=0).stages) == 2
+    assert len(randomization_check(base, images[:1], relevance).stages) == 4
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ from support import noise, tiny_model
 
 from vit_keras import layers, visualize, vit
 from vit_keras.anatomy.parts import attention_blocks, find_vit
-from vit_keras.visualize.forward_pass import watch
-from vit_keras.visualize.plan import Plan
+from vit_keras.visualize.forward_pass import Plan, watch
 
 # Compiled and eager float32 add in different orders: 1e-6 is 8 steps of float32 near 1, and scores are at most 1.
 SAME = 1e-6

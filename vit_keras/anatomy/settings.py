@@ -11,7 +11,6 @@ from ..backend.keras_internals import flat_layers
 from ..config import ViTConfig, stored_activation
 from ..layers._base import Composite
 from ..layers.mixer import MixerBlock
-from ..layers.patches import PatchNormalization
 
 _NORMS = ("embedding_norm", "Transformer_norm_pre", "Transformer_encoder_norm", "fc_norm")
 _RATES = ("dropout", "attention_dropout", "emb_dropout", "patch_dropout", "stochastic_depth")
@@ -28,7 +27,7 @@ def _fields(vit: keras.Model) -> dict[str, list[Any]]:
 
     blocks = [layer for layer in vit.layers if isinstance(layer, (layers.TransformerBlock, MixerBlock))]
     for layer in vit.layers:
-        if isinstance(layer, (Composite, PatchNormalization)) or layer.name in _NORMS:
+        if isinstance(layer, Composite) or layer.name in _NORMS:
             for part in flat_layers(layer):
                 if isinstance(part, keras.layers.LayerNormalization):
                     see("epsilon", part.epsilon)

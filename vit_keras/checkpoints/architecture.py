@@ -38,7 +38,7 @@ def infer(
             "channels": channels,
             "hidden_size": hidden_size,
             "mlp_dim": shapes[f"{mlp}/Dense_0/kernel"][1],
-            **_blocks(shapes),
+            **count_blocks(shapes),
             **_head(shapes, hidden_size),
         }
         if mixer:
@@ -63,7 +63,8 @@ def has_map_prefix(fields: Mapping[str, Any]) -> bool:
     return fields["pooling"] == "map" and bool(prefix)
 
 
-def _blocks(shapes: Mapping[str, Any]) -> dict[str, Any]:
+def count_blocks(shapes: Mapping[str, Any]) -> dict[str, int]:
+    """Return `num_layers`, or raise a KeyError for a missing block."""
     numbers = {int(m[1]) for name in shapes if (m := re.match(r"Transformer/encoderblock_(\d+)/", name))}
     if numbers != set(range(len(numbers))):
         raise KeyError(f"Transformer/encoderblock_{min(set(range(len(numbers))) - numbers)}")

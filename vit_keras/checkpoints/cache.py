@@ -6,6 +6,7 @@ path of its URL.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from pathlib import Path
@@ -36,8 +37,6 @@ def cached_path(url: str) -> Path:
     plain = re.sub(r'[\x00-\x1f<>:"\\|?*]', "_", unquote(parts.path))
     path = [re.sub("[. ]$", "_", p) for p in plain.split("/") if p not in ("", ".", "..")]
     if parts.query:
-        import hashlib
-
         digest = hashlib.sha256(parts.query.encode()).hexdigest()[:8]
         path[-1:] = [f"{digest}-{path[-1]}" if path else digest]
     return home().joinpath(*(_short(part) for part in (parts.netloc.replace(":", "_"), *path)))
@@ -53,7 +52,5 @@ def _short(name: str) -> str:
     """Return a name that every file system can hold; a longer name becomes its hash and its suffix."""
     if len(name.encode(errors="replace")) <= 200:
         return name
-    import hashlib
-
     digest = hashlib.sha256(name.encode(errors="replace")).hexdigest()
     return digest + name[name.rfind(".") :][:20] if "." in name else digest

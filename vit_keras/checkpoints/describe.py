@@ -19,15 +19,12 @@ from .._internal.bounds import patch_stride
 from ..config import ViTConfig
 from . import architecture, grids, registry
 from .download import cached_path
-from .families import FAMILIES, Family, family_named, rules
+from .families import FAMILIES, family_named, rules
 from .locate import by_filename, find_file
-from .readers import Stored
+from .readers.base import Stored
 from .weights import Weights, open_network
 
 __all__ = ["cached_as", "describe", "unstored_fields"]
-
-SAMPLE_OF_NAMES = 2000
-"""At most this number of names of a file of no known family is compared; a file can have any number of them."""
 
 
 def describe(
@@ -53,7 +50,7 @@ def describe(
         known family also `architecture`, `grid` (how its positions are read), `needed` (options that `from_checkpoint`
         needs, with their possible values), `weights`, `parameters`, `preprocessing`,
         `labels`, `origin` (the name of the published checkpoint that the weights are, or that training began with),
-        `ignored`, `unknown`. For any other file the `problem`, and the families that come `closest`.
+        `ignored`, `unknown`. For any other file the `problem`, with the family that comes closest.
 
     Raises:
         FileNotFoundError: There is no such file, or it is published and not on this machine.
@@ -95,8 +92,10 @@ def _about_values(reader: Any) -> dict[str, list[str]]:
     return found
 
 
-def unstored_fields(path: str | os.PathLike[str], config: ViTConfig) -> dict[str, Any]:
-    """Return the fields of a configuration that a file does not store, so that other readers must be told."""
+def unstored_fields(
+    path: str | os.PathLike[str], config: ViTConfig, grid: tuple[int, int] | None = None
+) -> dict[str, Any]:
+    """Return the fields of a configuration, and the grid, that a file does not store, so that readers must be told."""
     # This package reads them from the metadata of safetensors files.
     weights = Weights(path)
     family, open_fields = weights.family, {}
@@ -116,7 +115,10 @@ def unstored_fields(path: str | os.PathLike[str], config: ViTConfig) -> dict[str
         del theirs["map_prefix"]
     if config.resnet is None:
         del theirs["resnet_numerics"]
-    return {field: getattr(config, field) for field, value in theirs.items() if value != getattr(config, field)}
+    found = {field: getattr(config, field) for field, value in theirs.items() if value != getattr(config, field)}
+    if grid and weights.table and (weights.table.grid != tuple(grid) or weights.table.warning):
+        found["source_grid"] = tuple(grid)
+    return found
 
 
 _DEFAULTS = dataclasses.asdict(ViTConfig())
@@ -150,13 +152,16 @@ def _about_file(reader: Any, published: Any, names: bool, family: Any = None) ->
         "values": sum(values.values()),
         "dtypes": dict(collections.Counter(str(array.dtype) for array in stored.values())),
         "unreadable": {name: array.problem for name, array in stored.items() if array.problem},
-        "published": None if published is None else _about_published(published),
+        "published": published and {field: getattr(published, field) for field in _PUBLISHED},
     }
     if len(reader.metadata.get("keys", ())) > 1:
         report |= {field: reader.metadata[field] for field in ("key", "keys")}
     if names:
         report["names"] = _names(reader, stored, family)
     return report
+
+
+_PUBLISHED = ("name", "url", "source", "license", "top1", "top1_source", "sha256")
 
 
 def _names(reader: Any, stored: Mapping[str, Stored], family: Any) -> list[dict[str, Any]]:
@@ -177,11 +182,6 @@ def _names(reader: Any, stored: Mapping[str, Stored], family: Any) -> list[dict[
         }
         for name, array in stored.items()
     ]
-
-
-def _about_published(checkpoint: registry.Checkpoint) -> dict[str, Any]:
-    fields = ("name", "url", "source", "license", "top1", "top1_source", "sha256")
-    return {field: getattr(checkpoint, field) for field in fields}
 
 
 # --- a file of a known family -------------------------------------------------------------------------------------
@@ -251,39 +251,12 @@ def _tokens(config: ViTConfig, size: tuple[int, int] | None) -> dict[str, Any]:
 
 
 def _about_failure(reader: Any, family: str | None, problem: str) -> dict[str, Any]:
-    readable = [name for name in reader if not reader.stored(name).problem]
     found = FAMILIES[family] if family else None
-    if found is None and len(readable) == len(reader):
+    if found is None and not any(reader.stored(name).problem for name in reader):
         found = rules.detect(FAMILIES.values(), reader, reader.shape)
     first = [{"name": n, "shape": list(reader.stored(n).shape)} for n in list(reader)[:8]]
     return {
         "family": found and {"name": found.name, "title": found.title},
         "problem": problem,
         "first": first,
-        "closest": [] if found else _closest(reader, readable),
     }
-
-
-def _closest(reader: Any, names: list[str]) -> list[dict[str, Any]]:
-    """Return the three families that know most of a file's names, and why the file belongs to none of them."""
-    names = names[:SAMPLE_OF_NAMES]
-    families = [family for family in FAMILIES.values() if family.detect and family.rules]  # the others ignore all names
-    compared = [_compare(family, names, reader.shape) for family in families]
-    close = [c for c in compared if 10 * c["known"] > len(names)]
-    return sorted(close, key=lambda c: (-c["known"], len(c["missing"]) + len(c["excess"])))[:3]
-
-
-def _compare(family: Family, names: list[str], shape_of: Any) -> dict[str, Any]:
-    wanted = [alternative for group in (*family.detect, *family.marks) for alternative in group.split("|")]
-    prefixes = {""} | {n[: -len(w)] for n in names for w in wanted if n.endswith((f".{w}", f"/{w}"))}
-    results = []
-    for prefix in sorted(prefixes, key=len)[:4]:
-        inside = {name[len(prefix) :] for name in names if name.startswith(prefix)}
-        bare = dataclasses.replace(family, detect=("",), absent=(), marks=())
-        known = len(inside) - len(rules.bind(bare, inside, lambda n, p=prefix: shape_of(p + n)).unknown)
-        groups = (*family.detect, *family.marks)
-        missing = [group for group in groups if not any(n in inside for n in group.split("|"))]
-        excess = [name for name in family.absent if name in inside]
-        results.append({"prefix": prefix, "known": known, "of": len(names), "missing": missing, "excess": excess})
-    best = max(results, key=lambda r: (r["known"], -len(r["missing"])))
-    return {"family": family.name, "title": family.title, **best}

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from .._internal.bounds import check_input, patch_stride, shortened
+from .._internal.bounds import LIMIT_TEXT, check_input, patch_stride, shortened
 from .._internal.validate import check_activations, is_number, one_of, size_pair
 from .._internal.warn import warn_caller
 from ..config import ViTConfig
@@ -28,7 +28,6 @@ from .architecture import has_class_token
 from .families import TIMM_FAMILIES, Family
 from .families.huggingface import FAMILIES as HUGGING_FACE_FAMILIES
 from .families.keras_hub import FAMILIES as KERAS_HUB_FAMILIES
-from .readers import LIMIT_TEXT
 from .wording import some
 
 __all__ = ["SETTINGS", "Hints", "collect"]
@@ -261,7 +260,7 @@ def _preprocessing(
     """Return the preprocessing of a KerasHub model or in a neighboring file, or `None` if none states it."""
     name = "processor_config.json"  # of transformers 5
     processor = neighbor(path, name).get("image_processor")
-    if processor is None:
+    if not isinstance(processor, Mapping):
         name = "preprocessor_config.json"
         processor = neighbor(path, name)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from .._internal.validate import one_of
 from .._internal.warn import warn_caller
 from ..preprocess import Preprocessing
 
@@ -48,10 +49,9 @@ def fields(backbone: Mapping[str, Any], task: Mapping[str, Any]) -> dict[str, An
     if given.get("antialias_in_interpolation"):
         found["position_resize"] = "bicubic_antialias"
     if "pooling" in head:
-        mean = "all" if given.get("use_class_token", True) else "gap"
-        pooling = {"token": "token", "gap": mean}.get(head["pooling"])
-        if pooling is None:
-            raise ValueError(f"pooling={head['pooling']!r} is not 'token' or 'gap'.")
+        pooling = one_of(head["pooling"], "pooling", ("token", "gap"))
+        if pooling == "gap" and given.get("use_class_token", True):
+            pooling = "all"
         found |= {"pooling": pooling, "activation": head["activation"]}
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import math
 import os
@@ -88,7 +89,6 @@ def load_weights(
     include_head: bool | None = None,
     source_grid: tuple[int, int] | None = None,
     resize_patches: bool = False,
-    verify: bool = True,
     family: str | None = None,
     strict: bool = True,
     key: str | None = None,
@@ -110,8 +110,6 @@ def load_weights(
         source_grid: Patches down and across of the file's position embeddings. `None` uses `config.json` or the
             registry, or else assumes a square.
         resize_patches: Whether to resample the patch embedding to the model's patch size (FlexiViT's PI-resize).
-        verify: Whether to read the whole file once in advance. Otherwise, damage inside the file may be found when
-            half of the model is loaded.
         family: As for `Weights`; this and the next two are for a file of weights.
         strict: As for `Weights`.
         key: As for `Weights`.
@@ -147,7 +145,7 @@ def load_weights(
         include_head=include_head,
         source_grid=source_grid,
         resize_patches=resize_patches,
-        verify=verify,
+        verify=True,
     )
     take_settings(vit, source, report.fresh)
     return report
@@ -188,15 +186,13 @@ def fill(
     targets = canonical_variables(vit)
     _check_architecture(vit, source, targets, resize_patches)
     head = _head_names(source, targets, include_head)
-    adapted: list[str] = []
+    adapted: dict[str, None] = {}  # sentences in their order
     problems: list[str] = []
     plans: dict[str, Callable[..., Any]] = {}
     for name, variable in targets.items():
         if name in source.shapes and not (_is_top(name) and name not in head):
-            try:
+            with about(source.path):
                 plan = _plan(name, source, vit, tuple(variable.shape), source_grid, adapted)
-            except ValueError as error:
-                raise ValueError(f"{source.path}: {error}") from None
             if plan is None:
                 problems.append(f"{name} has shape {source.shapes[name]}, the model's is {tuple(variable.shape)}")
             else:
@@ -228,7 +224,7 @@ def fill(
         targets[name].assign(value)
         if adapter := with_adapter.get(id(targets[name])):  # the file's kernel is the whole; the other factor can learn
             adapter.lora_kernel_b.assign(np.zeros(adapter.lora_kernel_b.shape))
-    adapted += [f"{name} dropped" for name in sorted({name.split("/")[0] for name in unused})]
+    adapted |= dict.fromkeys(f"{name} dropped" for name in sorted({name.split("/")[0] for name in unused}))
     fresh = tuple(name for name in targets if name not in plans)
     vit.origin = source.origin
     report = LoadReport(
@@ -339,7 +335,7 @@ def _plan(name, source, vit, shape, source_grid, adapted) -> Callable[..., Any] 
         prefix = len(prefix_names(vit))
         if old is None or given != (relative_position_rows(old, prefix), shape[1]):
             return None
-        _report(adapted, f"relative positions resampled from {old[0]}×{old[1]} to {new[0]}×{new[1]}")
+        adapted.setdefault(f"relative positions resampled from {old[0]}×{old[1]} to {new[0]}×{new[1]}")
         method = source.architecture.get("relative_resize", "bilinear")
         return lambda value: resize_relative_position_bias(value, old, new, method)
     if given == shape:
@@ -358,7 +354,7 @@ def _plan_positions(source, vit, shape, source_grid, adapted):
         return None
     method = source.architecture.get("position_resize", "bilinear_align_corners")
     if old is not None and old != tuple(new):
-        _report(adapted, f"position embeddings resampled from {old[0]}×{old[1]} to {new[0]}×{new[1]}")
+        adapted.setdefault(f"position embeddings resampled from {old[0]}×{old[1]} to {new[0]}×{new[1]}")
     if old is None:
         raise ValueError(source.table.error)  # pyright: ignore[reportOptionalMemberAccess] (without one, old is new)
     return lambda value: resize_position_embeddings(
@@ -367,28 +363,17 @@ def _plan_positions(source, vit, shape, source_grid, adapted):
 
 
 def _plan_kernel(name, source, given, shape, adapted):
-    steps = []
+    steps: list[Callable[..., Any]] = []
     if given[2] != shape[2]:
-        _report(adapted, f"channels of the patch embedding adapted from {given[2]} to {shape[2]}")
+        adapted.setdefault(f"channels of the patch embedding adapted from {given[2]} to {shape[2]}")
         steps.append(lambda value: adapt_channels(value, shape[2]))
     if given[:2] != shape[:2]:
         if name == "conv_root/kernel":
             return None
-        _report(adapted, f"patches resampled from {given[0]}×{given[1]} to {shape[0]}×{shape[1]} pixels")
+        adapted.setdefault(f"patches resampled from {given[0]}×{given[1]} to {shape[0]}×{shape[1]} pixels")
         method = source.architecture.get("patch_resize", "bilinear")
         steps.append(lambda value: resize_patch_kernel(value, shape[:2], method))
-
-    def apply(value):
-        for step in steps:
-            value = step(value)
-        return value
-
-    return apply
-
-
-def _report(adapted: list[str], sentence: str) -> None:
-    if sentence not in adapted:
-        adapted.append(sentence)
+    return lambda value: functools.reduce(lambda result, step: step(result), steps, value)
 
 
 def adapt_channels(kernel: np.ndarray, channels: int) -> np.ndarray:

@@ -45,7 +45,7 @@ def available(
     max_mb: float | None = None,
     sort: str | None = None,
 ) -> list[Checkpoint]:
-    """List the published checkpoints that can be loaded. AugReg's 52,268 files are found by `augreg.query_augreg`.
+    """List the published checkpoints that can be loaded. AugReg's 52,268 files have names of their own.
 
     Args:
         variant: Architecture, by Google's name (`"B_16"`).

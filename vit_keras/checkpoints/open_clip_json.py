@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from .._internal.validate import one_of
 from ..preprocess import PRESETS, Preprocessing
 from . import timm_models
+from .transformers_models import check_values
 
 __all__ = ["image_fields", "preprocessing", "text_fields"]
 
@@ -32,9 +34,7 @@ _IMAGE_SHOWN = (  # by the arrays, or of training alone
 )
 _IMAGE_ONLY = {"attentional_pool": (False,), **_ONLY}
 del _IMAGE_ONLY["ls_init_value"], _IMAGE_ONLY["embed_cls"], _IMAGE_ONLY["final_ln_after_pool"]
-_IMAGE_READ = (
-    *("image_size", "head_width", "act_kwargs", "norm_kwargs", "pool_type", "final_ln_after_pool", "timm_pool"),
-)
+_IMAGE_READ = ("image_size", "head_width", "act_kwargs", "norm_kwargs", "pool_type", "final_ln_after_pool", "timm_pool")
 _IMAGE_POOLINGS = {"tok": "token", "avg": "gap"}
 
 
@@ -45,7 +45,7 @@ def text_fields(model: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f"text_cfg: the encoder {text['hf_model_name']!r} cannot be built.")
     _check("text_cfg", text, (*_WITHOUT_EFFECT, *_SHOWN, *_READ), _ONLY)
     pooling = text.get("pool_type", "argmax")
-    _one_of("text_cfg", "pool_type", pooling, dict.fromkeys(_POOLINGS))
+    one_of(pooling, "text_cfg: pool_type", _POOLINGS)
     return {
         "num_heads": text.get("heads", 8),
         "causal": not text.get("no_causal_mask", False),
@@ -62,7 +62,8 @@ def image_fields(model: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[
     _check("vision_cfg", vision, (*_IMAGE_SHOWN, *_IMAGE_READ), _IMAGE_ONLY)
     if vision.get("timm_model_name"):
         fields = timm_models.named(vision["timm_model_name"].partition(".")[0], inferred)
-        pooling = _one_of("vision_cfg", "timm_pool", vision.get("timm_pool", "avg"), timm_models.POOLINGS)
+        pooled = one_of(vision.get("timm_pool", "avg"), "vision_cfg: timm_pool", timm_models.POOLINGS)
+        pooling = timm_models.POOLINGS[pooled]
         if pooling is None and not vision.get("timm_proj", "linear"):  # with one, it is the architecture's own
             raise ValueError("vision_cfg: timm_pool='' without timm_proj projects every token, which cannot be built.")
     else:
@@ -71,12 +72,12 @@ def image_fields(model: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[
             "mlp_activation": _activation(model, vision),
             "epsilon": (vision.get("norm_kwargs") or {}).get("eps", 1e-5),
         }
-        pooling = _one_of("vision_cfg", "pool_type", vision.get("pool_type", "tok"), _IMAGE_POOLINGS)
+        pooling = _IMAGE_POOLINGS[one_of(vision.get("pool_type", "tok"), "vision_cfg: pool_type", _IMAGE_POOLINGS)]
         if vision.get("final_ln_after_pool") and pooling == "gap":  # of one token, the norm is the same
             raise ValueError("vision_cfg: a mean of the patches before the last norm cannot be built.")
     if pooling and inferred.get("pooling") == "token":  # which no array shows
         fields["pooling"] = pooling
-    return {**fields, **({"image_size": vision["image_size"]} if "image_size" in vision else {})}
+    return fields | {field: vision[field] for field in ("image_size",) if field in vision}
 
 
 def _check(tower: str, described: Mapping[str, Any], known: tuple[str, ...], only: Mapping[str, tuple]) -> None:
@@ -84,15 +85,7 @@ def _check(tower: str, described: Mapping[str, Any], known: tuple[str, ...], onl
     unknown = [key for key in described if key not in (*known, *only)]
     if unknown:
         raise ValueError(f"{tower} has {unknown[0]}={described[unknown[0]]!r}, whose effect is not known.")
-    for key, values in only.items():
-        if described.get(key, values[0]) not in values:
-            raise ValueError(f"{tower}: {key} must be {values[0]!r}. Received: {described[key]!r}")
-
-
-def _one_of(tower: str, key: str, value: Any, values: Mapping[str, Any]) -> Any:
-    if value not in values:
-        raise ValueError(f"{tower}: {key} must be one of {', '.join(values)}. Received: {value!r}")
-    return values[value]
+    check_values(described, only, f"{tower}: ")
 
 
 def _activation(model: Mapping[str, Any], tower: Mapping[str, Any]) -> str:
@@ -106,9 +99,7 @@ def _activation(model: Mapping[str, Any], tower: Mapping[str, Any]) -> str:
 
 def preprocessing(described: Mapping[str, Any]) -> Preprocessing:
     """Return the preprocessing that a `preprocess_cfg` describes."""
-    mode = described.get("resize_mode", "shortest")
-    if mode not in ("shortest", "squash"):
-        raise ValueError(f"resize_mode must be 'shortest' or 'squash'. Received: {mode!r}")
+    mode = one_of(described.get("resize_mode", "shortest"), "resize_mode", ("shortest", "squash"))
     usual = PRESETS["clip"]
     return Preprocessing(
         mean=described.get("mean", usual.mean),

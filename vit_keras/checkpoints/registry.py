@@ -41,32 +41,23 @@ def listed() -> tuple[Checkpoint, ...]:
     """Return all checkpoints in the tables, Google's first."""
     sizes = {row["name"]: row for row in _table("sizes.csv")}
     rows = [*_table("registry.csv"), *_table("registry_timm.csv")]
-    return tuple(_checkpoint(row, sizes.get(_full_name(row), {})) for row in rows)
+    return tuple(_checkpoint(row, sizes.get(f"{row['variant']}/{row['name']}".removeprefix("/"), {})) for row in rows)
 
 
 def _table(name: str) -> Iterator[dict[str, str]]:
     return csv.DictReader(Path(__file__).with_name(name).read_text(encoding="utf-8").splitlines())
 
 
-def _full_name(row: Mapping[str, str]) -> str:
-    return f"{row['variant']}/{row['name']}" if row["variant"] else row["name"]
-
-
 def select(
     *,
-    family: str | None = None,
-    source: str | None = None,
-    variant: str | None = None,
     classes: int | None = None,
     image_size: int | tuple[int, int] | None = None,
     name: str | None = None,
-    license: str | None = None,
-    labels: str | None = None,
+    **texts: str | None,
 ) -> list[Checkpoint]:
     """Return the listed checkpoints, also those that cannot be loaded, that fit all arguments of `locate.available`."""
     size = None if image_size is None else size_pair(image_size, "image_size")
-    wanted = {"family": family, "source": source, "variant": variant, "license": license, "labels": labels}
-    wanted = {field: str(value) for field, value in wanted.items() if value is not None}
+    wanted = {field: str(value) for field, value in texts.items() if value is not None}
     for field, value in wanted.items():
         values = {str(getattr(c, field)) for c in listed()} - {"None"}
         if value.lower() not in {v.lower() for v in values}:

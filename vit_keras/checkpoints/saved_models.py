@@ -73,20 +73,18 @@ def load_model(
         raise ValueError(keras_2_only(path))
     if not os.path.isfile(path):
         raise FileNotFoundError(f"There is no model file at {path}.")
-    is_archive, kind = _is_keras_archive(path), kind_of(path)
-    if not (is_archive or kind is Kind.HDF5):
-        is_whole = kind is not Kind.ZIP or zipfile.is_zipfile(path)
-        what = kind.words if is_whole else "a damaged or incomplete archive"
+    kind = kind_of(path)
+    if kind not in (Kind.KERAS, Kind.HDF5):
+        what = "a damaged or incomplete archive" if kind is Kind.ZIP else kind.words
         raise ValueError(f"{path} is not a Keras model, neither a .keras archive nor an HDF5 file: it is {what}.")
-    config = None
+    config, is_archive = None, kind is Kind.KERAS
     try:
         config, keras_2 = _read_keras(path) if is_archive else _read_h5(path)
         if config is None:
             raise ValueError("No model config found in the file")
         _check_sizes((config or {}).get("config"))
         _check_layers(config)
-        modern = _modernise(config)
-        modern = _modernise_keras_2(modern) if keras_2 else modern
+        modern = _modernise(config, keras_2)
         with tempfile.TemporaryDirectory() as folder:
             suffixes = (".keras",) if is_archive else (".h5", ".hdf5")  # by which Keras knows the format
             as_it_is = modern == config and path.suffix in suffixes
@@ -197,21 +195,17 @@ def is_whole_model(path: str | os.PathLike[str]) -> bool:
     path = _of_run(Path(path))
     if orbax.is_checkpoint(path):
         return True
-    if not os.path.isfile(path):
-        return False
-    if _is_keras_archive(path):
-        return not is_of_keras_hub(path)
-    if kind_of(path) is not Kind.HDF5:
-        return False
-    with _hdf5(path) as file:
-        return "model_config" in file.attrs
+    kind = kind_of(path) if os.path.isfile(path) else None
+    if kind is Kind.HDF5:
+        with _hdf5(path) as file:
+            return "model_config" in file.attrs
+    return kind is Kind.KERAS and not is_of_keras_hub(path)
 
 
 def is_of_keras_hub(path: str | os.PathLike[str]) -> bool:
     """Return whether a file holds a whole model of KerasHub, which is read as a file of weights."""
-    path = Path(path)
     try:
-        return _is_keras_archive(path) and keras_hub_json.tower(_read_keras(path)[0]) is not None
+        return zipfile.is_zipfile(path) and keras_hub_json.tower(_read_keras(Path(path))[0]) is not None
     except (OSError, ValueError, LookupError, RecursionError, NotImplementedError, zipfile.BadZipFile):
         return False  # `load_model` says what is wrong with it
 
@@ -220,16 +214,6 @@ def _of_run(path: Path) -> Path:
     """Return the model in a folder that `finetune` wrote, and any other path as it is."""
     model = path / "model.keras"
     return model if os.path.isfile(model) else path
-
-
-def _is_keras_archive(path: Path) -> bool:
-    if not zipfile.is_zipfile(path):
-        return False
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return {"config.json", "metadata.json"} <= set(archive.namelist())
-    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):  # a damaged one
-        return False
 
 
 def _hdf5(path: Path, mode: str = "r"):
@@ -293,17 +277,19 @@ def _kind_and_number(name: str) -> tuple[str, int]:
     return (kind, int(number)) if kind and number.isdigit() else (name, 0)
 
 
-def _modernise(config: Any) -> Any:
+def _modernise(config: Any, keras_2: bool = False) -> Any:
     """Return a model's configuration as this package and this backend read it."""
     # A Lambda of vit-keras 0.x becomes `ExtractToken`, and layer names have no slashes. An optimizer that was saved on
     # PyTorch has that backend's class, whose module ends a process with TensorFlow, and `keras.optimizers` names it.
     if isinstance(config, list):
-        return [_modernise(item) for item in config]
+        return [_modernise(item, keras_2) for item in config]
     if isinstance(config, str):
+        if keras_2:
+            config = re.sub(r"^(tf_)?keras\.", "keras.", config).replace("keras.src.engine.", "keras.src.models.")
         return config.replace("Transformer/", "Transformer_", 1) if config.startswith("Transformer/") else config
     if not isinstance(config, dict):
         return config
-    config = {key: _modernise(value) for key, value in config.items()}
+    config = {key: _modernise(value, keras_2) for key, value in config.items()}
     if str(config.get("module")).startswith(OPTIMIZERS_OF_TORCH) and keras.backend.backend() != "torch":
         config.update(module="keras.optimizers", registered_name=None)
     inner = config.get("config")
@@ -317,31 +303,13 @@ def _modernise(config: Any) -> Any:
         for node in config.get("inbound_nodes", ()):
             if isinstance(node, dict):
                 node["kwargs"].pop("mask", None)
-    if any(layer.get("name") == "ExtractToken" for layer in config.get("layers", ()) if isinstance(layer, dict)):
-        config = _unlist_ends(config)
+    layers = (layer for layer in config.get("layers", ()) if isinstance(layer, dict))
+    if keras_2 or any(layer.get("name") == "ExtractToken" for layer in layers):
+        # Keras 2 and some releases of Keras 3 wrote lists where the model had none; a model so read cannot be nested.
+        for key in ("input_layers", "output_layers"):
+            if key in config and len(config[key]) == 1 and isinstance(config[key][0], list):
+                config[key] = config[key][0]
     return config
-
-
-def _unlist_ends(config: dict[Any, Any]) -> dict[Any, Any]:
-    """Replace a functional model's lists of one input or output by the input or output itself."""
-    # Keras 2 and some releases of Keras 3 wrote lists where the model had none, and a model so read cannot be nested.
-    ends = {
-        key: config[key][0]
-        for key in ("input_layers", "output_layers")
-        if key in config and len(config[key]) == 1 and isinstance(config[key][0], list)
-    }
-    return {**config, **ends}
-
-
-def _modernise_keras_2(config: Any) -> Any:
-    """Convert the parts of a configuration that Keras 2 wrote differently."""
-    if isinstance(config, list):
-        return [_modernise_keras_2(item) for item in config]
-    if isinstance(config, str):
-        return re.sub(r"^(tf_)?keras\.", "keras.", config).replace("keras.src.engine.", "keras.src.models.")
-    if not isinstance(config, dict):
-        return config
-    return _unlist_ends({key: _modernise_keras_2(value) for key, value in config.items()})
 
 
 def _read_keras(path: Path) -> tuple[Any, bool]:

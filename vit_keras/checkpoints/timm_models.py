@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .._internal.validate import one_of
 from .registry import read_options
 
 __all__ = ["Model", "alike", "models", "named", "read_config", "signature", "usual_rows"]
@@ -150,7 +151,8 @@ def read_config(config: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[
         arguments = {"global_pool": config["global_pool"], **arguments}
     for argument, (field, values) in _READ.items():
         if argument in arguments:
-            fields[field] = _understood(argument, arguments[argument], values)
+            value = arguments[argument]
+            fields[field] = value if values is None else values[one_of(value, argument, values)]
     if fields.get("pooling") == "token" and inferred["pooling"].startswith("token+"):
         del fields["pooling"]  # a distilled model's
     if "no_embed_class" in arguments:
@@ -217,11 +219,3 @@ def _rows_of_positions(inferred: Mapping[str, Any], no_rows: bool) -> dict[str, 
     if "position_prefix" not in inferred:
         return {}
     return {"position_prefix": not no_rows, "register_positions": not no_rows and inferred["registers"] > 0}
-
-
-def _understood(argument: str, value: Any, values: Mapping[Any, Any] | None) -> Any:
-    if values is None:
-        return value
-    if not isinstance(value, str) or value not in values:
-        raise ValueError(f"{argument} must be one of {', '.join(map(repr, values))}. Received: {value!r}")
-    return values[value]

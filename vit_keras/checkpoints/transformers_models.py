@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from .._internal.validate import one_of
 from .._internal.warn import warn_caller
 
 __all__ = ["ACTIVATIONS", "PROBLEMS", "read_config", "tower"]
@@ -147,16 +148,19 @@ def _of_type(kind: Any) -> Mapping[str, Any]:
 
 def activation(name: Any) -> str:
     """Return this package's name of an activation."""
-    if not isinstance(name, str) or name not in ACTIVATIONS:
-        raise ValueError(f"hidden_act must be one of {', '.join(ACTIVATIONS)}. Received: {name!r}")
-    return ACTIVATIONS[name]
+    return ACTIVATIONS[one_of(name, "hidden_act", ACTIVATIONS)]
+
+
+def check_values(config: Mapping[str, Any], only: Mapping[str, tuple[Any, ...]], where: str = "") -> None:
+    """Raise an error for values that a model of this package cannot have; the first of each field is the usual one."""
+    for field, values in only.items():
+        if config.get(field, values[0]) not in values:
+            raise ValueError(f"{where}{field} must be {' or '.join(map(repr, values))}. Received: {config[field]!r}")
 
 
 def check(config: Mapping[str, Any], more: Iterable[str] = ()) -> None:
     """Raise an error for values that a model of this package cannot have, and warn about unknown fields."""
-    for field, values in _ONLY.items():
-        if config.get(field, values[0]) not in values:
-            raise ValueError(f"{field} must be {' or '.join(map(repr, values))}. Received: {config[field]!r}")
+    check_values(config, _ONLY)
     known = {*_READ, *_SHOWN, *_WITHOUT_EFFECT, *more}
     unknown = [f for f in config if f not in known and not f.startswith(_PREFIXES_WITHOUT_EFFECT)]
     if unknown and "model_type" in config:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from .._internal.bounds import about
 from ..preprocess import Preprocessing
 from . import architecture, grids, hints, registry, timm_models
 from .assumptions import NOTHING, Assumptions, assume
@@ -25,7 +26,35 @@ from .wording import some
 __all__ = ["Weights", "open_network"]
 
 
-class Weights(Mapping[str, Any]):
+class CanonicalArrays(Mapping[str, Any]):
+    """The arrays of a file, read one by one under their canonical names."""
+
+    path: Path
+
+    def _hold(self, reader: Any, parts: Mapping[str, rules.Part]) -> None:
+        self.reader: Any = reader
+        self._parts = parts
+        self._last: tuple[str, np.ndarray] | None = None
+        self.shapes: dict[str, tuple[int, ...]] = {
+            name: rules.shape(p, reader.shape(p.source)) for name, p in parts.items()
+        }
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        part = self._parts[name]
+        if self._last is None or self._last[0] != part.source:
+            self._last = None  # before the next one is read: at most one array of the file is in memory
+            self._last = (part.source, self.reader[part.source])
+        with about(self.path):
+            return np.asarray(rules.read(part, self._last[1]), np.float32)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parts)
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+
+class Weights(CanonicalArrays):
     """Weights in a file, read one by one under their canonical names."""
 
     labels: Any
@@ -57,24 +86,20 @@ class Weights(Mapping[str, Any]):
         with hints.naming(self.path, "metadata"):
             saved = hints.saved_settings(self.reader)
             written, config = saved.get("family"), dict(saved.get("config", {}))
-        try:
+        with about(self.path):
             self.family: Family = _choose(written if family is None else family, self.reader)
             binding = rules.bind(self.family, self.reader, self.reader.shape)
             _check_precision(binding, self.reader)
-            _check(binding, self.family, strict)
+            check_binding(binding, self.family, strict)
             known = functools.partial(hints.stated_channels, config, self.path, channels)
-            self._parts = patches.settled(binding.parts, self.reader.shape, known)
+            self._hold(self.reader, patches.settled(binding.parts, self.reader.shape, known))
             self._implied = binding.told
-            self.shapes: dict[str, tuple[int, ...]] = {
-                name: rules.shape(p, self.reader.shape(p.source)) for name, p in self._parts.items()
-            }
-            self._inferred = architecture.infer(self.shapes, self.family, {**binding.told, **_stated(config)})
-        except ValueError as error:
-            raise ValueError(f"{self.path}: {error}") from None
+            # A model without positions has no array of them.
+            stated = {field: config[field] for field in ("position",) if field in config}
+            self._inferred = architecture.infer(self.shapes, self.family, {**binding.told, **stated})
         left_out = (f"an object of {name}" for name in self.reader.metadata.get("left_out", ()))
         others = self.reader.metadata.get("left_out_names", ())
         self.ignored: tuple[str, ...] = (*sorted((*binding.ignored, *binding.unknown)), *others, *left_out)
-        self._last: tuple[str, np.ndarray] | None = None
         heads = architecture.heads_of(binding, self.reader.shape)
         if heads:
             self._inferred["num_heads"] = heads
@@ -95,15 +120,13 @@ class Weights(Mapping[str, Any]):
         self, source_grid: tuple[int, int] | None = None, *, image_size: tuple[int, int] | None = None, **rows: Any
     ) -> None:
         """Use the caller's arguments to decide the patch grid of the positions, and the tokens that have rows."""
-        try:
+        with about(self.path):
             self.table: grids.Table | None = self._read_table(source_grid, image_size, rows)
             learned = self.table.fields if self.table and POSITIONS in self.shapes else {}
             inferred, known = {**self._inferred, **learned}, self._known.fields
             self.assumptions: Assumptions = NOTHING
             if self.published is None:
                 self.assumptions = assume(self.family, inferred, {**self._implied, **known}, is_named=self._is_named)
-        except ValueError as error:
-            raise ValueError(f"{self.path}: {error}") from None
         self.assumptions = self.assumptions._replace(doubts={**self.assumptions.doubts, **self._known.doubts})
         self.architecture: dict[str, Any] = {**inferred, **self.assumptions.fields, **known, **learned}
         if not architecture.has_map_prefix(self.architecture):
@@ -141,13 +164,6 @@ class Weights(Mapping[str, Any]):
         """The number of patches that the file has positions for; `None` if there are no positions or it is unknown."""
         return self.table.patches if self.table else None
 
-    def __getitem__(self, name: str) -> np.ndarray:
-        part = self._parts[name]
-        if self._last is None or self._last[0] != part.source:
-            self._last = None  # before the next one is read: at most one array of the file is in memory
-            self._last = (part.source, self.reader[part.source])
-        return np.asarray(rules.read(part, self._last[1]), np.float32)
-
     def grouped(self, names: Iterable[str]) -> list[str]:
         """Return names with those next to each other that are read from one array of the file."""
         groups: dict[str, list[str]] = {}
@@ -155,26 +171,13 @@ class Weights(Mapping[str, Any]):
             groups.setdefault(self._parts[name].source, []).append(name)
         return [name for group in groups.values() for name in group]
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._parts)
-
-    def __len__(self) -> int:
-        return len(self._parts)
-
     def grid(self, source_grid: tuple[int, int] | None = None) -> tuple[int, int] | None:
         """Return the patches down and across that the file has positions for; `None` if they cannot be inferred."""
         if source_grid is None:
             return self.table.grid if self.table else None
-        try:
+        with about(self.path):
             table = self._read_table(source_grid)
-        except ValueError as error:
-            raise ValueError(f"{self.path}: {error}") from None
         return table.grid if table else (source_grid[0], source_grid[1])
-
-
-def _stated(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the kind of positions in the saved configuration of a model: a model without any has no array of them."""
-    return {"position": config["position"]} if "position" in config else {}
 
 
 def open_network(
@@ -184,7 +187,8 @@ def open_network(
     # `metadata` has the `key` of what is read and all `keys`; `other`: what was not read, if that may surprise;
     # `left_out_names`: the names of other networks.
     reader = keras_files.readable(open_weights(path, key))
-    keys, networks = reader.metadata.get("keys", ()), _networks(reader, families)
+    names = _unchunked(reader)
+    keys, networks = reader.metadata.get("keys", ()), _networks(names, families)
     ranked = {p: re.sub("[./]$", "", p) for p in sorted(networks, key=lambda p: (_rank(p), p))}
     wanted = None if key in keys and key not in ranked.values() else key
     if wanted is not None and keys:
@@ -196,15 +200,25 @@ def open_network(
         raise ValueError(f"{path} has no network under key={wanted!r}. {f'It has {choice}' if choice else 'Omit it'}.")
     if len(chosen) > 1 and _rank(chosen[0]) == _rank(chosen[1]):
         raise ValueError(f"{path} holds several networks. Pass one of {choice}.")
-    metadata, names = dict(reader.metadata), list(reader)
+    metadata = dict(reader.metadata)
     if len(ranked) > 1:
-        names = _without_others(names, chosen[0], [network for network in ranked if network != chosen[0]])
+        kept = _without_others(names, chosen[0], [network for network in ranked if network != chosen[0]])
         keys = sorted(ranked.values(), key=lambda network: network != ranked[chosen[0]])
-        metadata |= {"key": keys[0], "keys": keys, "left_out_names": sorted({*reader} - {*names})}
+        metadata |= {"key": keys[0], "keys": keys, "left_out_names": sorted(names.keys() - {*kept})}
         metadata |= {"other": keys[1]} if wanted is None else {}
+        names = {name: names[name] for name in kept}
     elif len(keys) > 1 and key is None and is_averaged(metadata["key"], keys):
         metadata["other"] = next(each for each in keys if each in RAW)
-    return _without_wrapper(reader, names, bool(networks), metadata)
+    # A prefix of all names goes (`module.`): the family's own is not before the names of its `outer` rules.
+    while networks and all("." in name for name in names) and len({n.partition(".")[0] for n in names}) == 1:
+        names = {name.partition(".")[2]: stored for name, stored in names.items()}
+    return keras_files.Renamed(reader, names, metadata=metadata)
+
+
+def _unchunked(reader: Any) -> dict[str, str]:
+    """Return names without the chunks into which DINOv2's trainer puts blocks, each with the name in the file."""
+    names = {re.sub(r"\bblocks\.\d+\.(?=\d+\.)", "blocks.", name): name for name in reader}
+    return names if len(names) == len(reader) else {name: name for name in reader}
 
 
 def _networks(names: Iterable[str], families: Iterable[Family]) -> set[str]:
@@ -223,23 +237,13 @@ def _rank(prefix: str) -> int:
     return 0 if words & _PREFERRED else 2 if words & _UNWANTED else 1
 
 
-def _without_others(names: list[str], chosen: str, others: Iterable[str]) -> list[str]:
+def _without_others(names: Iterable[str], chosen: str, others: Iterable[str]) -> list[str]:
     """Return the names that are not of the other networks in a file."""
     if any(chosen.startswith(other) for other in others):
         return [name for name in names if name.startswith(chosen)]
     ends = ([other[: m.end()] for m in re.finditer("[./]", other)] for other in others)
     heads = tuple(next(head for head in each if not chosen.startswith(head)) for each in ends)
     return [name for name in names if not name.startswith(heads)]
-
-
-def _without_wrapper(reader: Any, names: list[str], is_known: bool, metadata: dict[str, Any]) -> Any:
-    """Return the reader of some names without the prefix before all of them (`module.`, `model.`)."""
-    # Only some names have the family's own prefix: those of its `outer` rules do not. DINOv2's trainer puts blocks into
-    # chunks, whose number comes first.
-    shorter = {re.sub(r"\bblocks\.\d+\.(?=\d+\.)", "blocks.", name): name for name in names}
-    while is_known and all("." in name for name in shorter) and len({n.partition(".")[0] for n in shorter}) == 1:
-        shorter = {name.partition(".")[2]: whole for name, whole in shorter.items()}
-    return keras_files.Renamed(reader, shorter, metadata=metadata)
 
 
 def _choose(name: str | None, reader: Any) -> Family:
@@ -301,7 +305,8 @@ def _check_precision(binding: rules.Binding, reader: Any) -> None:
             )
 
 
-def _check(binding: rules.Binding, family: Family, strict: bool) -> None:
+def check_binding(binding: rules.Binding, family: Family, strict: bool) -> None:
+    """Raise an error for two arrays of one weight, and if `strict` for arrays that the family does not know."""
     if binding.doubled:
         raise ValueError(f"Two arrays of the file are both {binding.doubled[0]!r}.")
     if binding.unknown and strict:

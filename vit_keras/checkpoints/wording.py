@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .._internal.bounds import patch_stride
+from ..config import ViTConfig
 from ..labels import names
 from ..preprocess import Preprocessing
 from .checkpoint import megabytes
@@ -32,22 +34,18 @@ _POOLINGS = {
     "map": "attention (MAP head)",
     None: "none: all tokens",
 }
-_ROPE_KINDS = {"axial": " (axial)", "axial_xy": " (axial)", "mixed": " (learned for each head)"}
 _GRID_SHOWN_BY = {
     "source_grid": "as source_grid says",
     "file": "as the file says",
     "config": "as the size of its images shows",
     "square": "as nothing says that it is not a square",
 }
-_NORMS = {
-    "pre_norm": "one before the first block",
-    "post_norm": "those of a block after its attention and MLP",
-    "attention_norm": "one inside the attention",
-    "mlp_norm": "one inside the MLP",
-    "patch_norm": "two around the patch embedding",
-    "layer_scale": "layer scale",
-}
-_LAST_NORM = {"pooled": "the last after the pooling", None: "none at the end"}
+_SHOWN = (
+    *("name", "num_layers", "hidden_size", "num_heads", "dim_head", "mlp_dim", "mlp_activation", "patch_size"),
+    *("image_size", "pooling", "include_top", "classes", "drop_remainder"),
+)
+"""Fields that have a line of their own."""
+_DEFAULTS = dataclasses.asdict(ViTConfig())
 
 
 def sentences(report: Mapping[str, Any]) -> list[list[tuple[str, str]]]:
@@ -100,17 +98,12 @@ def _file(report: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
 def _model(report: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
     c: Mapping[str, Any] = collections.defaultdict(lambda: None, report["architecture"])
     needed, grid = report["needed"], report.get("grid")
-    units = f" after a ResNet of {c['resnet']} units" if c["resnet"] else ""
-    yield "layers", f"{c['num_layers']}{' after the root of a ResNet' if c['resnet'] == () else units}"
+    yield "layers", f"{c['num_layers']}"
     yield "hidden size", f"{c['hidden_size']}"
-    if c["tokens_mlp_dim"]:
-        yield "mixing", f"an MLP of {c['tokens_mlp_dim']} over the patches, no attention"
-    else:
-        yield "heads", "unknown" if "num_heads" in needed else _heads(c)
-    yield "MLP", f"{c['mlp_dim']}{', gated' if c['gated_mlp'] else ''}, {c['mlp_activation'] or 'activation unknown'}"
-    channels = f" of {c['channels']} channel{'s' if c['channels'] > 1 else ''}" if c["channels"] != 3 else ""
-    inside = f"{_by(c['patch_size'])} of the ResNet's output, " if c["resnet"] is not None else ""
-    yield "patch", f"{inside}{_by(patch_stride(c['patch_size'], c['resnet']))} pixels{channels}"
+    wide = "" if "num_heads" in needed else f", each {c['dim_head'] or c['hidden_size'] // c['num_heads']} wide"
+    yield "heads", f"{c['num_heads']}{wide}" if wide else "unknown"
+    yield "MLP", f"{c['mlp_dim']}, {c['mlp_activation'] or 'activation unknown'}"
+    yield "patch", f"{_by(patch_stride(c['patch_size'], c['resnet']))} pixels"
     tokens = dict(report["tokens"] or {})
     patches = tokens.pop("grid", None)
     before = [f"{count} {kind}" for kind, count in tokens.items()]
@@ -122,41 +115,14 @@ def _model(report: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
         yield "image", f"{_by(c['image_size'])} pixels, {_by(patches)} patches"
         parts = f" = {' + '.join((*before, f'{count} patches'))}" if before else " patches"
         yield "tokens", f"{count + sum(tokens.values())}{parts}"
-    yield "positions", "; ".join(_positions(c)) or "none"
     if grid is not None and grid["patches"] is not None:
         yield "grid", f"{_by(grid['patches'])}, {_GRID_SHOWN_BY[grid['shown_by']]}. {grid['doubt']}".strip(". ")
-    epsilon = "epsilon unknown" if c["epsilon"] is None else f"epsilon {c['epsilon']:g}"
-    yield (
-        "norms",
-        _listed(epsilon, *(text for field, text in _NORMS.items() if c[field]), _LAST_NORM.get(c["final_norm"])),
-    )
-    of_patches = c["pooling"] == "map" and c["map_prefix"] is False
-    yield "pooling", f"{_POOLINGS[c['pooling']]}{' over the patches alone' if of_patches else ''}"
-    classes = f"{c['classes']:,} classes" if c["include_top"] else "none: the model returns features"
-    inner = c["representation_size"] and f"pre_logits of {c['representation_size']}"
-    yield "head", _listed(inner, classes, c["include_top"] and not c["head_bias"] and "no bias")
+    yield "pooling", _POOLINGS[c["pooling"]]
+    yield "head", f"{c['classes']:,} classes" if c["include_top"] else "none: the model returns features"
+    lacking = () if c["resnet"] is not None else ("resnet_numerics",)
+    others = (field for field in c if field not in (*_SHOWN, *needed, *lacking) and c[field] != _DEFAULTS.get(field))
+    yield "options", ", ".join(f"{field}={c[field]!r}" for field in others)
     yield "parameters", f"{report['parameters']:,} in {report['weights']:,} weights"
-
-
-def _heads(c: Mapping[str, Any]) -> str:
-    return _listed(
-        f"{c['num_heads']}, each {c['dim_head'] or c['hidden_size'] // c['num_heads']} wide",
-        not c["qkv_bias"] and "no bias in query, key and value",
-        not c["out_bias"] and "none after the attention",
-        c["qkv_bias"] and c["key_bias"] is False and "no bias in key",
-    )
-
-
-def _positions(c: Mapping[str, Any]) -> Iterable[str]:
-    if c["position"] == "learned":
-        prefix = c["position_prefix"] and (c["pooling"] not in ("gap", "map") or c["class_token"])
-        yield f"learned{', one for the class token too' if prefix else ''}; resampled by {c['position_resize']}"
-    if c["position"] == "sincos2d":
-        yield "fixed sines and cosines in two dimensions"
-    if c["rope_theta"] is not None:
-        yield f"rotary{_ROPE_KINDS.get(c['rope_kind'], '')}, base {c['rope_theta']:g}"
-    if c["relative_positions"]:
-        yield f"relative, in each layer; resampled by {c['relative_resize']}"
 
 
 def _use(report: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
@@ -165,7 +131,7 @@ def _use(report: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
         start, known = labels if isinstance(labels, str) else f"{len(labels):,}", names(labels)
         yield "labels", f"{start}: {some((name.split(', ')[0] for name in known), 4)}" if known else start
     if report["assumed"]:
-        assumed = _listed(*(f"{field}={value!r}" for field, value in report["assumed"].items()))
+        assumed = ", ".join(f"{field}={value!r}" for field, value in report["assumed"].items())
         yield "assumed", f"{assumed}, which nothing in the file or next to it shows"
     for field, choices in report["needed"].items():
         listed = choices if isinstance(choices, str) else f"one of {', '.join(map(str, choices))}"
@@ -181,35 +147,17 @@ def _use(report: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
 
 def _pictures(preprocessing: Preprocessing) -> str:
     size = _by(preprocessing.image_size) if preprocessing.image_size else "any size"
-    part = "squeezed" if preprocessing.crop is None else "the middle"
-    if preprocessing.crop is not None:
-        part += f" {preprocessing.crop:.3g} of each side" if preprocessing.crop < 1 else " square"
-        part += " after squeezing" if preprocessing.crop_mode == "squash" else ""
-    if set(preprocessing.mean) == set(preprocessing.std) == {0.5}:
-        values = "values in [-1, 1]"
-    else:
-        mean, std = (" ".join(f"{v:.3g}" for v in values) for values in (preprocessing.mean, preprocessing.std))
-        values = f"mean {mean}, std {std}"
-    return f"{size}, {part} ({preprocessing.interpolation}), {values}"
+    part = "squeezed" if preprocessing.crop is None else f"{preprocessing.crop_mode} crop of {preprocessing.crop:.3g}"
+    mean, std = (" ".join(f"{v:.3g}" for v in values) for values in (preprocessing.mean, preprocessing.std))
+    return f"{size}, {part} ({preprocessing.interpolation}), mean {mean}, std {std}"
 
 
 def _failure(report: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
-    yield "problem", report["problem"].partition(": it has ")[0]
+    yield "problem", report["problem"]
     for n, array in enumerate(report["first"]):
         yield "" if n else "it holds", f"{array['name']}  {_by(array['shape']) or 'one value'}"
     if report["arrays"] > len(report["first"]):
         yield "", f"… and {report['arrays'] - len(report['first']):,} more (--names lists all)"
-    for close in report["closest"]:
-        behind = f" behind {close['prefix']!r}" if close["prefix"] else ""
-        why = [f"{' or '.join(map(repr, name.split('|')))} is missing" for name in close["missing"]]
-        why = _listed(*why, *(f"{name!r} is there" for name in close["excess"])) or "takes no such file"
-        yield "closest", f"{close['family']}: knows {close['known']:,} of {close['of']:,} names{behind}, but {why}"
-    if not report["family"] and not report["closest"]:
-        yield "closest", "none: no family has more than a few of its names"
-
-
-def _listed(*phrases: Any) -> str:
-    return ", ".join(filter(None, phrases))
 
 
 def _count(things: Any, name: str) -> str:

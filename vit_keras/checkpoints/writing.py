@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import math
 import os
@@ -24,6 +23,7 @@ from ..anatomy.settings import check_config
 from ..config import ViTConfig
 from ..labels import names
 from . import architecture, grids, transformers_json
+from .describe import unstored_fields
 from .families import FAMILIES, Family, patches, rules
 from .hints import SETTINGS
 from .model_weights import ModelWeights
@@ -38,11 +38,6 @@ FORMATS = {
 """For each format the families that write it. The first that can hold a model is taken."""
 
 _FORMAT_OF_SUFFIX = {".npz": "google", ".safetensors": "timm"}
-# Fields that a file's arrays do not show, so that a reader of the arrays alone has to know them.
-_NOT_IN_ARRAYS = (
-    *("activation", *rules.NUMERICS, "pooling", "final_norm", "num_heads"),
-    *("position", "position_resize", "registers", "merge_tokens"),
-)
 
 
 def save_weights(model: keras.Model, path: str | os.PathLike[str], format: str | None = None) -> str:
@@ -88,10 +83,10 @@ def save_weights(model: keras.Model, path: str | os.PathLike[str], format: str |
     family, arrays = _arrays(weights, candidates)
     weights.warn_of_others("model.save(path), as .keras, keeps all.")
     if path.suffix == ".npz" and not path.is_dir():
-        _warn_of_unstored_fields(path, family, arrays, weights)
-        files = {path.name: lambda part: _write_npz(part, arrays)}
+        _write_all(path.parent, {path.name: lambda part: _write_npz(part, arrays)})
+        _warn_of_unstored_fields(path, weights)
     elif path.suffix == ".safetensors" and not path.is_dir():
-        files = {path.name: lambda part: _write_safetensors(part, arrays, weights, family)}
+        _write_all(path.parent, {path.name: lambda part: _write_safetensors(part, arrays, weights, family)})
     else:
         config, processor = _transformers_config(weights, family)
         files = {
@@ -101,8 +96,7 @@ def save_weights(model: keras.Model, path: str | os.PathLike[str], format: str |
         }
         _write_all(path, files)
         _warn_of_transformers(path, weights)
-        return family.name
-    return _write_all(path.parent, files) or family.name
+    return family.name
 
 
 def _candidates(path: Path, format: str | None) -> tuple[Family, ...]:
@@ -147,13 +141,9 @@ def _arrays(weights: ModelWeights, candidates: tuple[Family, ...]) -> tuple[Fami
 def _attempt(weights: ModelWeights, family: Family) -> tuple[rules.Arrays, str | None]:
     """Return the arrays of a model in a family's format, and why it cannot be written that way, or `None`."""
     config = weights.architecture
-    arrays = rules.Arrays(family, weights, config["num_heads"], _prefix(family, config))
-    return arrays, _problem(family, arrays, weights)
-
-
-def _prefix(family: Family, config: Mapping[str, Any]) -> str:
     model, _ = transformers_json.model_of(family, config)
-    return model.prefix if model else family.written_prefix
+    arrays = rules.Arrays(family, weights, config["num_heads"], model.prefix if model else family.written_prefix)
+    return arrays, _problem(family, arrays, weights)
 
 
 def _problem(family: Family, arrays: rules.Arrays, weights: ModelWeights) -> str | None:
@@ -217,24 +207,12 @@ def _facts(config: Mapping[str, Any], weights: ModelWeights) -> dict[str, Any]:
     }
 
 
-def _warn_of_unstored_fields(path: Path, family: Family, arrays: rules.Arrays, weights: ModelWeights) -> None:
+def _warn_of_unstored_fields(path: Path, weights: ModelWeights) -> None:
     """Warn about fields that a file of arrays does not store, and that its reader needs."""
-    binding = rules.bind(family, arrays, arrays.shapes.__getitem__)
-    fields = architecture.infer(weights.shapes, family, binding.told)
-    fields.pop("inner", None)
-    heads = architecture.heads_of(binding, arrays.shapes.__getitem__)
-    fields |= {"num_heads": heads} if heads else {}
-    grid = weights.grid()
-    ours = _facts(weights.architecture, weights)
-    theirs = _facts({**dataclasses.asdict(ViTConfig()), **fields}, weights)
-    unstored = [f"{field}={ours[field]!r}" for field in _NOT_IN_ARRAYS if ours[field] != theirs[field]]
-    table = grids.read(weights.shapes, family)
-    if grid and table and (table.grid != tuple(grid) or table.warning):
-        unstored.append(f"source_grid={tuple(grid)}")
-    if unstored:
+    if fields := unstored_fields(path, ViTConfig(**weights.architecture), weights.grid()):
         warn_caller(
-            f"{path} does not store {', '.join(unstored)}; pass that to from_checkpoint to read the file. "
-            "A .safetensors file stores it for this package."
+            f"{path} does not store {', '.join(f'{field}={value!r}' for field, value in fields.items())}; pass that to "
+            "from_checkpoint to read the file. A .safetensors file stores it for this package."
         )
 
 

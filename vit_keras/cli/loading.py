@@ -103,7 +103,7 @@ def files_of(images: Sequence[str]) -> list[str]:
     from ..training.data.folder import EXTENSIONS
     from ..training.embeddings.batches import files_in
 
-    models = (Kind.SAFETENSORS, Kind.ZIP, Kind.HDF5, Kind.PICKLE)
+    models = (Kind.SAFETENSORS, Kind.NPZ, Kind.TORCH, Kind.KERAS, Kind.HDF5, Kind.PICKLE)
     found: list[str] = []
     for name in paths_of(images):
         path = expanded(name)

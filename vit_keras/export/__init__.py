@@ -5,6 +5,7 @@ This module can be called: `vit_keras.export(model, "model.onnx")` is `vit_keras
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import inspect
 import os
@@ -158,7 +159,8 @@ def export(
             metadata=plan.metadata_json(),
             **fields,
         )
-        (folder / f"{path.name}.report.json").write_text(report.in_its_folder().to_json(), encoding="utf-8")
+        told = dataclasses.replace(report, path=path.name)  # without the folders of this machine
+        (folder / f"{path.name}.report.json").write_text(told.to_json(), encoding="utf-8")
         put_together(folder, path.parent, names(path, name))
     if crash is not None:
         raise RuntimeCrashed(

@@ -23,11 +23,9 @@ from .plan import Plan
 __all__ = ["check_images", "image_files", "model_inputs", "resized_images", "unresized"]
 
 
-def check_images(
-    plan: Plan, images: Any, otherwise: str = "Pass check=True for drawn ones, or False to compare nothing."
-) -> list[Any]:
+def check_images(plan: Plan, images: Any) -> list[Any]:
     """Return the images that the argument `check` or `calibration` selects: `True` selects drawn ones."""
-    # Images of other than 1 or 3 channels are uint8 arrays. The error for no images ends with `otherwise`.
+    # Images of other than 1 or 3 channels are uint8 arrays.
     if images is True:
         return drawn(plan)
     if isinstance(images, (str, os.PathLike)):
@@ -39,7 +37,7 @@ def check_images(
         raise TypeError(f"Images are paths, arrays or a folder. Received: {received(images)}")
     found, channels = list(images), plan.image_shape[3]
     if not found:
-        raise ValueError(f"There are no images. {otherwise}")
+        raise ValueError("There are no images. Pass some paths, arrays or a folder; or check=True for drawn ones.")
     for each in found if channels != 3 else ():
         if getattr(each, "dtype", None) != "uint8" or np.shape(each)[2:] != (channels,):
             raise ValueError(

@@ -122,10 +122,6 @@ class Report:
     def __str__(self) -> str:
         return "\n".join(f"{heading:8} {text}" for heading, text in self.pairs())
 
-    def in_its_folder(self) -> Report:
-        """Return the report that is written next to the file, which does not name the folders of this machine."""
-        return dataclasses.replace(self, path=Path(self.path).name)
-
     def to_json(self) -> str:
         """Return the report as JSON."""
         return json.dumps(dataclasses.asdict(self), indent=1)
@@ -288,11 +284,8 @@ def sha256(path: Path) -> str:
     """Return the hash of a file; for several files, the hash of their names and hashes."""
     hashes = []
     for each in exported_files(path):
-        digest = hashlib.sha256()
         with open(each, "rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-        hashes.append((each.name, digest.hexdigest()))
+            hashes.append((each.name, hashlib.file_digest(file, "sha256").hexdigest()))
     if len(hashes) == 1:
         return hashes[0][1]
     return hashlib.sha256(json.dumps(hashes).encode()).hexdigest()

@@ -29,17 +29,7 @@ PRECISION = (
 
 
 def write_saved_model(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
-    """Write a SavedModel, for TensorFlow Serving, and for `tf.saved_model.load` without Keras and this package.
-
-    Signatures (all with a batch of any size):
-
-    - `serving_default`: files of images in (`image_bytes`: JPEG, PNG, WebP, BMP), the most probable `classes` and their
-      `scores` out;
-    - `bytes`: files in, all outputs out; `features`: files in, `features` out;
-    - `images`: uint8 images of any one size in, all outputs out;
-    - `pixels`: the model's own input (float32) in, all outputs out. Without preprocessing it is the only one, and
-      `serving_default` too.
-    """
+    """Write a SavedModel with the signatures of docs/export.md, for programs without Keras and this package."""
     import tensorflow as tf
 
     module, signatures = _module(plan), _signatures(plan)

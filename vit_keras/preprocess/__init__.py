@@ -4,12 +4,11 @@ Every family of checkpoints was trained and measured with its own way to bring a
 `Preprocessing` describes one as data, and applies it in NumPy and Pillow when it is called. This module does not import
 Keras; the layer is in `preprocess.layer`.
 
-Nine similar names: `vit_keras.preprocess` is this module. `Preprocessing` is the description, and `Preprocess` the
-Keras layer that applies it to a batch of pixels. `model.preprocessing` is the `Preprocessing` of a model's checkpoint,
-`model.preprocess(images)` applies it, and `vit_keras.preprocessing_layer(model)` returns it as a `Preprocess` to put
-before the model. `preprocess_inputs(pixels)` is Google's normalization alone, from [0, 255] to [-1, 1] (vit-keras 0.x).
-The argument `preprocessing=` (in training) takes a `Preprocessing`. The argument `preprocess=` (in visualization) takes
-`"own"` for the model's own, a function from pixels to the model's input, or `None` if the images are that input.
+`vit_keras.preprocess` is this module, `Preprocessing` the description, and `Preprocess` the Keras layer that applies it
+to a batch of pixels; `vit_keras.preprocessing_layer(model)` returns that of a model. `model.preprocessing` is the
+description of its checkpoint, and `model.preprocess(images)` applies it. `preprocess_inputs(pixels)` is Google's
+normalization alone (vit-keras 0.x). In training, `preprocessing=` takes a `Preprocessing`; in visualization,
+`preprocess=` takes `"own"`, a function from pixels to the model's input, or `None`.
 
 >>> import numpy as np
 >>> GOOGLE(np.zeros((480, 640, 3), "uint8"), image_size=224).shape

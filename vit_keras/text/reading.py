@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from .._internal.bounds import about
 from ..checkpoints import open_clip_json
-from ..checkpoints.architecture import heads_of
+from ..checkpoints.architecture import count_blocks, heads_of
 from ..checkpoints.families import rules
 from ..checkpoints.families.rules import POSITIONS
 from ..checkpoints.families.text import BIG_VISION, CLIP, CLIP_VOCABULARY, OPEN_CLIP, SIGLIP, TEXT_FAMILIES
 from ..checkpoints.hints import naming, neighbor
 from ..checkpoints.locate import fetch
 from ..checkpoints.transformers_models import activation, check
-from ..checkpoints.weights import open_network
+from ..checkpoints.weights import CanonicalArrays, check_binding, open_network
 from .config import TextConfig
 
 __all__ = ["LOGITS", "SETTINGS", "TextWeights"]
@@ -39,7 +37,7 @@ _TYPES = {
 _MORE = ("max_position_embeddings", "projection_size", "projection_dim", "text_config_dict", "vision_config")
 
 
-class TextWeights(Mapping[str, Any]):
+class TextWeights(CanonicalArrays):
     """The arrays of the text tower in a file, under canonical names."""
 
     def __init__(self, weights: str | os.PathLike[str], *, strict: bool = True, key: str | None = None, **fields: Any):
@@ -50,16 +48,8 @@ class TextWeights(Mapping[str, Any]):
         with naming(self.path, "text tower"):
             self.family: rules.Family = _family(self.reader)
             binding = rules.bind(self.family, self.reader, self.reader.shape)
-            if binding.unknown and strict:
-                some = ", ".join(map(repr, binding.unknown[:4]))
-                raise ValueError(
-                    f"{len(binding.unknown)} arrays are not known in the family {self.family.name!r}: {some}"
-                    f"{' …' if len(binding.unknown) > 4 else ''}. Pass strict=False to leave them out."
-                )
-            self._parts = binding.parts
-            self.shapes: dict[str, tuple[int, ...]] = {
-                name: rules.shape(p, self.reader.shape(p.source)) for name, p in self._parts.items()
-            }
+            check_binding(binding, self.family, strict)
+            self._hold(self.reader, binding.parts)
             self.ignored: tuple[str, ...] = (*sorted((*binding.ignored, *binding.unknown)),)
             inferred = _infer(self.shapes)
             known = _usual(self.family, self.shapes, custom=any(n.startswith("text.") for n in self.reader))
@@ -84,17 +74,6 @@ class TextWeights(Mapping[str, Any]):
             self.text_cfg = {}
         return {}
 
-    def __getitem__(self, name: str) -> np.ndarray:
-        part = self._parts[name]
-        with about(self.path):
-            return np.asarray(rules.read(part, self.reader[part.source]), np.float32)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._parts)
-
-    def __len__(self) -> int:
-        return len(self._parts)
-
 
 def _family(reader: Any) -> rules.Family:
     family = rules.detect(TEXT_FAMILIES, reader, reader.shape)
@@ -110,14 +89,11 @@ def _family(reader: Any) -> rules.Family:
 def _infer(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
     """Return the fields of `TextConfig` that the arrays show."""
     vocab_size, hidden_size = shapes["embedding/embeddings"]
-    blocks = {int(name.split("/")[1].rpartition("_")[2]) for name in shapes if "/encoderblock_" in name}
-    if blocks != set(range(len(blocks))):
-        raise ValueError(f"block {min(set(range(len(blocks))) - blocks)} of {max(blocks) + 1} is missing.")
     head = shapes.get("head/kernel")
     return {
         "vocab_size": vocab_size,
         "context_length": shapes[POSITIONS][1],
-        "num_layers": len(blocks),
+        **count_blocks(shapes),
         "hidden_size": hidden_size,
         "mlp_dim": shapes[f"{_BLOCK}/MlpBlock_3/Dense_0/kernel"][1],
         "output_size": head[1] if head else None,

@@ -71,4 +71,4 @@ _ALSO = {  # what the functions above return, and what few need
 
 __all__ = [*_START_HERE, *_MAPS_OF_RECORDINGS, *_TOKENS_AND_WEIGHTS, *_DRAWING]
 _ALL = {**_START_HERE, **_MAPS_OF_RECORDINGS, **_TOKENS_AND_WEIGHTS, **_DRAWING, **_ALSO}
-__getattr__, __dir__ = attach(__name__, sorted({"colors", "gradients", "pictures", "plan", *_ALL.values()}), _ALL)
+__getattr__, __dir__ = attach(__name__, sorted({"colors", "gradients", "pictures", *_ALL.values()}), _ALL)

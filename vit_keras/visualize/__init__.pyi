@@ -13,7 +13,6 @@ from . import overlays as overlays
 from . import packed as packed
 from . import paper_figures as paper_figures
 from . import pictures as pictures
-from . import plan as plan
 from . import recorder as recorder
 from . import recording as recording
 from .analysis import attention_entropy as attention_entropy

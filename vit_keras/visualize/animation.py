@@ -95,7 +95,8 @@ def _recorded_frames(recording: Any, size: int, look: Look) -> list[np.ndarray]:
     maps = [attention_rollout(step, **how) for step in steps]
     names = [f"up to layer {layer}" for layer in recording.layers]
     pictures = [look.over(pixels, stretch(m[0], look.clip)) for m in maps]
-    width = max(pixels.shape[1], *(_caption_width(name) for name in names))
+    letters = ImageDraw.Draw(Image.new("1", (1, 1)))
+    width = max(pixels.shape[1], *(math.ceil(letters.textlength(name, font=_FONT)) + 12 for name in names))
     return [_captioned(picture, name, width) for picture, name in zip(pictures, names)]
 
 
@@ -106,10 +107,6 @@ def _captioned(picture: np.ndarray, text: str, width: int) -> np.ndarray:
     sheet.paste(Image.fromarray(picture), ((width - picture.shape[1]) // 2, 0))
     ImageDraw.Draw(sheet).text((6, height + 5), text, fill="white", font=_FONT)
     return np.asarray(sheet)
-
-
-def _caption_width(text: str) -> int:
-    return math.ceil(ImageDraw.Draw(Image.new("1", (1, 1))).textlength(text, font=_FONT)) + 12
 
 
 try:

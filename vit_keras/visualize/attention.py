@@ -8,10 +8,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from .._internal.validate import one_of, positive_integer, size_pair
+from .._internal.validate import one_of
 from .methods import METHODS, Method
 from .options import check_options, parameters_of
-from .overlays import in_size, overlay, paper_style, vit_keras_style
+from .overlays import overlay, paper_style, vit_keras_style
 from .pictures import is_one_picture
 from .recorder import maps_in, record, values_add_up
 
@@ -30,7 +30,6 @@ def attention_map(
     method: str | None = None,
     target: Any = None,
     style: str = "overlay",
-    size: int | tuple[int, int] | None = None,
     return_map: bool = False,
     preprocess: Callable[..., Any] | str | None = "own",
     grid: tuple[int, int] | None = None,
@@ -53,8 +52,6 @@ def attention_map(
             class takes the predicted one.
         style: `"overlay"` draws the map in color over a dimmed image. `"paper"` draws as in the ViT paper: the image
             is visible where the map is high. `"vit_keras"` draws as vit-keras 0.x did. `"raw"` returns the map itself.
-        size: Size of the returned image: its longest side, or `(height, width)`. Use it to draw a small image large.
-            `None` keeps the size of `image`, with at most 2048 pixels on its longest side. It does not change maps.
         return_map: Whether to return the map itself instead of an image, like `style="raw"`.
         preprocess: See `record`.
         grid: See `record`.
@@ -77,11 +74,10 @@ def attention_map(
         >>> model = vit.build_model((32, 64), 8, 2, 64, 2, "wide", 128, classes=10)
         >>> attention_map(model, np.zeros((32, 64, 3), "uint8"), return_map=True).shape
         (4, 8)
-        >>> attention_map(model, np.zeros((32, 64, 3), "uint8"), method="alti", size=640).shape
-        (320, 640, 3)
+        >>> attention_map(model, np.zeros((32, 64, 3), "uint8"), method="alti").shape
+        (32, 64, 3)
     """
     chosen = check_arguments(method, target, style, options)
-    size = _size(size)
     recorded, options = chosen.plan(options)
     if chosen.of_class and target is None:
         target = "predicted"
@@ -89,10 +85,7 @@ def attention_map(
     maps = list(chosen.function(recording, **options))
     draw = None if return_map else STYLES[style]
     if draw is not None:
-        maps = [
-            draw(picture if size is None else in_size(picture, size), heat)
-            for picture, heat in zip(recording.images, maps)
-        ]
+        maps = [draw(picture, heat) for picture, heat in zip(recording.images, maps)]
     if is_one_picture(image):
         return maps[0]
     return np.stack(maps) if len({m.shape for m in maps}) == 1 else maps
@@ -183,9 +176,3 @@ def check_arguments(method: str | None, target: Any, style: str, options: dict[s
 
 def _own(method: Method) -> tuple[str, ...]:
     return (*parameters_of(attention_map, without=("model", "image", "options")), *method.options)
-
-
-def _size(size: Any) -> int | tuple[int, int] | None:
-    if size is None or not np.ndim(size):
-        return None if size is None else positive_integer(size, "size")
-    return size_pair(size, "size")

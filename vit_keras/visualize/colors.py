@@ -8,24 +8,19 @@ from typing import Any, Literal
 import numpy as np
 
 from .._internal.imports import extra
-from .._internal.validate import as_array, one_of
+from .._internal.validate import as_array, did_you_mean
 
-__all__ = ["COLORS", "color", "stretch"]
+__all__ = ["color", "stretch"]
 
-# Every fifth of the 256 colors of Matplotlib's maps inferno and viridis, by N. Smith and S. van der Walt (CC0).
-_TABLES = {
-    "inferno": (
+# Every fifth of the 256 colors of Matplotlib's map inferno, by N. Smith and S. van der Walt (CC0).
+_INFERNO = np.frombuffer(
+    bytes.fromhex(
         "00000402020c0504170a072210092d160b391e0c45260c512f0a5b380962400a67490b6a510e6c59106e61136e69166e71196e78"
         "1c6d801f6c88226a902568982766a02a63a82e5fb0315bb73557bf3952c63d4dcc4248d34743d94d3ddf5337e45a31e9612bed69"
         "25f1711ff47918f78212f98b0bfa9407fb9d07fca60cfcb014fbba1ffac42af8cd37f6d746f4e156f2ea69f2f27df5f992fcffa4"
     ),
-    "viridis": (
-        "44015446085c471063481769481d6f482475472a7a46307e453781433d844142873f48893d4e8a3a538b38598c355e8d33638d31"
-        "688e2e6d8e2c718e2a768e297b8e27808e25848e23898e218e8d20928c1f978b1e9c891fa18821a58524aa8328ae802eb37c35b7"
-        "793dbc7446c06f50c46a5ac86465cb5e70cf577cd25089d54895d840a2da37b0dd2fbddf26cae11fd8e219e5e419f1e51dfde725"
-    ),
-}
-COLORS = {name: np.frombuffer(bytes.fromhex(table), "uint8").reshape(-1, 3) for name, table in _TABLES.items()}
+    "uint8",
+).reshape(-1, 3)
 
 Clip = float | tuple[float, float] | Literal["inner"]
 Cmap = str | Callable[[np.ndarray], np.ndarray]
@@ -33,12 +28,8 @@ Cmap = str | Callable[[np.ndarray], np.ndarray]
 
 def stretch(heat: np.ndarray, clip: Clip = (0, 99)) -> np.ndarray:
     """Return a map with the values of `limits_of` brought to 0 and 1; a constant map and NaN become 0."""
-    return scaled(heat, limits_of(heat, clip))
-
-
-def color(values: np.ndarray, cmap: Cmap = "inferno") -> np.ndarray:
-    """Return colors in [0, 255] of the shape `(*values.shape, 3)` for values in [0, 1]; see `overlay` for `cmap`."""
-    return color_and_opacity(values, cmap)[0]
+    heat, (low, high) = as_array(heat, "float64"), limits_of(heat, clip)
+    return np.where(np.isnan(heat), 0, np.clip((heat - low) / (high - low), 0, 1)) if high > low else 0 * heat
 
 
 def percentiles(clip: Any) -> tuple[float, float]:
@@ -69,22 +60,19 @@ def limits_of(heat: np.ndarray, clip: Clip) -> tuple[float, float]:
     return (low, high) if high > low else (heat.min(), heat.max())  # equal: a single patch above the rest
 
 
-def scaled(heat: np.ndarray, limits: tuple[float, float]) -> np.ndarray:
-    """Bring a map to [0, 1] between two values; what is not a number becomes 0."""
-    heat, (low, high) = as_array(heat, "float64"), limits
-    if not high > low:
-        return np.zeros_like(heat)
-    return np.where(np.isnan(heat), 0, np.clip((heat - low) / (high - low), 0, 1))
-
-
-def color_and_opacity(values: np.ndarray, cmap: Cmap) -> tuple[np.ndarray, np.ndarray | float]:
-    """Return colors in [0, 255] and their opacity; see `overlay` for `cmap`."""
-    if isinstance(cmap, str) and cmap in COLORS:
-        steps = np.linspace(0, 1, len(COLORS[cmap]))
-        return np.stack([np.interp(values, steps, channel) for channel in COLORS[cmap].T], axis=-1), 1.0
+def color(values: np.ndarray, cmap: Cmap = "inferno") -> np.ndarray:
+    """Return colors in [0, 255] of the shape `(*values.shape, 3)` for values in [0, 1]; see `overlay` for `cmap`."""
+    if isinstance(cmap, str) and cmap == "inferno":
+        steps = np.linspace(0, 1, len(_INFERNO))
+        return np.stack([np.interp(values, steps, channel) for channel in _INFERNO.T], axis=-1)
     if isinstance(cmap, str):
         known = extra("matplotlib", f"The color map {cmap!r} is of Matplotlib").colormaps
-        cmap = known[one_of(cmap, "cmap", known)]
+        if cmap not in known:
+            raise ValueError(
+                f"cmap must be the name of a color map, as 'inferno', or a function.{did_you_mean(cmap, known)} "
+                f"Received: {cmap!r}"
+            )
+        cmap = known[cmap]
     if not callable(cmap):
         raise ValueError(f"cmap must be a name or a function. Received: {type(cmap).__name__}")
     colors = np.asarray(cmap(values))
@@ -93,5 +81,5 @@ def color_and_opacity(values: np.ndarray, cmap: Cmap) -> tuple[np.ndarray, np.nd
             f"cmap must return (..., 3) or (..., 4) for values of the shape {np.shape(values)}. "
             f"It returned {colors.shape}"
         )
-    colors = colors / 255 if np.issubdtype(colors.dtype, np.integer) else colors
-    return 255 * np.clip(colors[..., :3], 0, 1), colors[..., 3:] if colors.shape[-1] == 4 else 1.0
+    colors = colors[..., :3] if np.issubdtype(colors.dtype, np.integer) else 255 * colors[..., :3]
+    return np.clip(colors, 0, 255)

@@ -7,6 +7,7 @@ the Vision Transformer is nested in another model. The pass is compiled once for
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -22,9 +23,20 @@ from ..anatomy.parts import attention_blocks, final_norm, find_vit, prefix_names
 from ..backend import compiled
 from ..layers import AttentionPooling
 from .gradients import gradients_of, logits_only, torch_gradients
-from .plan import Plan
 from .recording import fuse_heads
-from .unmerging import unmerge
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Settings of a recording, by which compiled functions are told apart."""
+
+    layers: tuple[int, ...]  # numbers of the blocks, rising
+    keep: frozenset[str] = frozenset()  # of "attention", "values", "tokens" and "normed"
+    head_fusion: str | None = None
+    query: str = "all"  # "all" rows of attention, or "auto": the mean of those that the output is read from
+    # whether each block leaves through the rest of the model; "patches": each patch by itself
+    exits: bool | str = False
+    target: str | Callable[..., Any] | None = None  # what gradients are of: None, "class" or a function of the outputs
 
 
 def watch(model: keras.Model, inputs: np.ndarray, classes: np.ndarray | None, plan: Plan) -> dict[str, Any]:
@@ -245,3 +257,18 @@ def _float(tensor: Any) -> Any:
 
 def _readout_rows(attention: Any, read: np.ndarray) -> Any:
     return ops.einsum("q,...qk->...k", ops.cast(read, attention.dtype), attention)
+
+
+def unmerge(tensor: Any, source: Any, share_rows: bool | None = False, share_columns: bool | None = None) -> Any:
+    """Return tokens `(batch, …, tokens, columns)` in which each patch has the values of its merged token."""
+    # `source` is `(batch, tokens, patches)`, 1 where a patch is in a token, or None. What flows into a token, such as
+    # attention to it, is divided among its patches; its contents are copied to each. For gradients, it is the other way
+    # round. None means that an axis (rows: the last but one) has no tokens.
+    if source is None or tensor is None:
+        return tensor
+    source = ops.cast(source, tensor.dtype)
+    source = ops.reshape(source, (-1, *[1] * (len(tensor.shape) - 3), *source.shape[1:]))
+    sharing = source / ops.sum(source, axis=-1, keepdims=True)
+    if share_rows is not None:
+        tensor = ops.matmul(ops.swapaxes(sharing if share_rows else source, -1, -2), tensor)
+    return tensor if share_columns is None else ops.matmul(tensor, sharing if share_columns else source)

@@ -13,7 +13,7 @@ from .._internal.validate import as_array, numbers
 from ..preprocess.images import read
 from ..preprocess.pixels import gray
 from ..resampling import resize_bilinear
-from .colors import Clip, Cmap, color_and_opacity, limits_of, percentiles, stretch
+from .colors import Clip, Cmap, color, limits_of, percentiles, stretch
 
 __all__ = ["mass_mask", "overlay", "paper_style", "upsample", "vit_keras_style"]
 
@@ -36,8 +36,8 @@ def overlay(
         image: An image: an array `(height, width)` or `(height, width, 1, 3 or 4)` of 8 bits or of floats, a PIL
             image, or anything else that `vit_keras.utils.read` reads. The map covers it from edge to edge.
         heat: `(down, across)`, any scale, or a batch of one map. NaN is left without color.
-        cmap: `"inferno"`, `"viridis"` or the name of a color map of Matplotlib; or a function of an array of values in
-            [0, 1] to colors `(..., 3)` or `(..., 4)` in [0, 1].
+        cmap: `"inferno"` or the name of another color map of Matplotlib; or a function of an array of values in [0, 1]
+            to colors `(..., 3)` or `(..., 4)` in [0, 1].
         alpha: Opacity of the highest value, in [0, 1].
         clip: Percentiles of the map that become the lowest and the highest color; a number is the upper one. `"inner"`:
             the lowest value, and the highest that is at most three interquartile ranges above the upper quartile.
@@ -162,7 +162,7 @@ def upsample(maps: np.ndarray, size: tuple[int, int], interpolation: str = "bili
         >>> upsample(np.array([[0.0, 1.0]]), (1, 4))
         array([[0.  , 0.25, 0.75, 1.  ]], dtype=float32)
     """
-    maps = _numbers(maps, "maps")
+    maps = numbers(maps, "maps").astype("float64")
     if maps.ndim < 2 or 0 in maps.shape:
         raise ValueError(f"maps must have the shape (..., down, across). Received: {maps.shape}")
     if len(size) != 2 or min(size) < 1:
@@ -198,16 +198,9 @@ def in_size(picture: np.ndarray, size: int | tuple[int, int]) -> np.ndarray:
     return np.asarray(Image.fromarray(picture).resize((size[1], size[0]), Image.Resampling.BICUBIC))
 
 
-def _numbers(values: Any, name: str) -> np.ndarray:
-    try:
-        return as_array(values).astype("float64")
-    except (TypeError, ValueError):
-        raise ValueError(f"{name} must be arrays of numbers. Received: {type(values).__name__}") from None
-
-
 def as_map(heat: Any) -> np.ndarray:
     """Return a map as float64 `(down, across)`."""
-    heat = _numbers(heat, "maps")
+    heat = numbers(heat, "maps").astype("float64")
     if heat.ndim == 3 and len(heat) == 1:
         heat = heat[0]
     if heat.ndim != 2 or 0 in heat.shape:
@@ -236,8 +229,7 @@ def lay(pixels: np.ndarray, values: np.ndarray, cmap: Cmap, alpha: float, interp
     result = np.empty_like(pixels)
     for top in range(0, len(pixels), 256):  # a few rows at a time: a large photograph in floats takes a gigabyte
         rows = slice(top, top + 256)
-        colors, opacity = color_and_opacity(values[rows], cmap)
-        cover = alpha * values[rows, :, None] * opacity
+        cover = alpha * values[rows, :, None]
         base = 0.6 * (0.5 * pixels[rows] + 0.5 * gray(pixels[rows]))
-        result[rows] = np.rint(base + cover * (colors - base))
+        result[rows] = np.rint(base + cover * (color(values[rows], cmap) - base))
     return result

@@ -6,29 +6,22 @@ Maps cover the whole image: it is stretched to the model's size, never cropped. 
 
 from __future__ import annotations
 
-import math
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
-from .. import anatomy
 from .._internal.bounds import whole_patches
 from .._internal.validate import as_array
-from .._internal.warn import warn_caller
 from ..anatomy.inputs import front, image_shape, preprocessing_of
-from ..anatomy.parts import find_vit, patch_grid
-from ..packing.arranging import fitting_size
+from ..anatomy.parts import find_vit
 from ..preprocess.images import read, resize_image
 from ..preprocess.pixels import gray, to_pixels
 from .overlays import in_size
 
 MAX_DRAWN = 2048
 """Longest side in pixels of an image that is kept to draw on; a larger one is reduced."""
-MOST_SQUEEZED = 3.0
-"""An image whose aspect ratio differs from the model's by more than this factor is worth a hint."""
 
 
 def pictures_of(images: Any, channels: int) -> Iterator[np.ndarray]:
@@ -135,7 +128,6 @@ class ModelInputs:
         # Images are read one after the other, and only what is returned is kept.
         rows, drawn = [], []
         for picture in pictures_of(images, self.channels):
-            self._hint_at_resize(picture.shape[:2])
             size = self.size_of([*rows[-1:], picture])
             rows.append(resize_image(picture, size, self._interpolation, rounded=False))
             drawn.append(in_size(displayable(picture), min(MAX_DRAWN, max(picture.shape[:2]))))
@@ -147,24 +139,6 @@ class ModelInputs:
 
     def _normalized(self, inputs: np.ndarray) -> np.ndarray:
         return (inputs if self._normalize is None else np.asarray(self._normalize(inputs))).astype("float32")
-
-    def _hint_at_resize(self, size: tuple[int, int]) -> None:
-        height, width = self._size
-        if height is None or width is None or self.model in _hinted:
-            return
-        shape = (size[0] / size[1]) / (height / width)
-        if max(shape, 1 / shape) <= MOST_SQUEEZED:
-            return
-        _hinted.add(self.model)
-        vit = find_vit(self.model)
-        better = fitting_size(size, anatomy.patch_stride(vit, (height, width)), math.prod(patch_grid(vit)))
-        warn_caller(
-            f"An image of {size[0]}×{size[1]} pixels is distorted to {height}×{width}. A model with about as many "
-            f"patches that keeps its aspect ratio: vit_keras.resize(model, {better})."
-        )
-
-
-_hinted: weakref.WeakSet = weakref.WeakSet()
 
 
 def _check_input(model: keras.Model) -> None:

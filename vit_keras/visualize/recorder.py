@@ -11,19 +11,19 @@ import numpy as np
 from keras import ops
 
 from .. import anatomy
+from .._internal.validate import one_of
 from .._internal.warn import warn_caller
 from ..anatomy.dry_run import readout
 from ..anatomy.outputs import output_kind, why_not_classifier
-from ..anatomy.parts import attention_blocks, find_vit, learner, patch_grid, prefix_names
+from ..anatomy.parts import attention_blocks, block_numbers, find_vit, learner, patch_grid, prefix_names
 from ..backend import openvino
 from ..labels import class_numbers
 from ..layers import AttentionPooling, TransformerBlock
 from ..layers.tokens import PatchMap
-from .forward_pass import watch
+from .forward_pass import Plan, watch
 from .options import check_options, parameters_of
 from .pictures import ModelInputs
-from .plan import Plan
-from .recording import GRADIENT_FUSIONS, Recording
+from .recording import FUSIONS, GRADIENT_FUSIONS, Recording
 
 __all__ = ["Recorder", "patch_logit_lens", "record"]
 
@@ -68,8 +68,7 @@ def record(
         TypeError: An argument is not of these kinds, or there is no such option.
 
     Warns:
-        UserWarning: All gradients are zero, as of a head that has not been trained yet; or an image is squeezed into a
-            model of quite another aspect ratio (once for a model).
+        UserWarning: All gradients are zero, as of a head that has not been trained yet.
 
     Example:
         >>> from vit_keras import vit
@@ -101,7 +100,12 @@ class Recorder:
         self.vit: keras.Model = find_vit(model)
         self.grid = grid
         count = len(attention_blocks(self.vit))
-        self.plan: Plan = Plan.of(count, layers, keep, head_fusion, query, exits)
+        kept = frozenset([keep] if isinstance(keep, str) else keep)
+        for name in sorted(kept):
+            one_of(name, "keep", ("attention", "values", "tokens", "normed"))
+        one_of(head_fusion, "head_fusion", (None, *FUSIONS, *GRADIENT_FUSIONS))
+        one_of(query, "query", ("all", "auto"))
+        self.plan: Plan = Plan(block_numbers(layers, count), kept, head_fusion, query, exits)
         if self.plan.exits and maps_in(self.model) > 1:
             raise ValueError(
                 f"The model {self.model.name!r} reads the tokens of several blocks, so a block has no exit of its own "
@@ -121,7 +125,11 @@ class Recorder:
         inputs, pictures = self.inputs(images)
         size = self.inputs.seen_size(inputs.shape[1:3])
         labels = anatomy.class_names(self.model)
-        plan = self.plan.with_target(target)
+        plan = self.plan
+        if target is not None:
+            plan = dataclasses.replace(plan, target=target if callable(target) else "class")
+        elif plan.head_fusion in GRADIENT_FUSIONS or plan.exits is True:
+            raise ValueError("This needs gradients: pass target=, such as 'predicted' or the number of a class.")
         classes = self._classes(plan, target, inputs, labels) if plan.target == "class" else None
         seen = watch(self.model, inputs, classes, plan)
         _check(seen, classes, plan)

@@ -231,6 +231,7 @@ KERAS_TORCH = dataclasses.replace(
     title="the state dict of a model of this package on PyTorch",
     detect=(f"{IN_TORCH}:embedding/kernel", f"{IN_TORCH}:Transformer_encoderblock_0/LayerNorm_0/gamma"),
     rules=tuple(dataclasses.replace(rule, source=f"{IN_TORCH}:{rule.source}") for rule in KERAS_H5.rules),
+    ignored=(*KERAS_H5.ignored, "_functional.*"),  # a Sequential's second mention of the same tensors
     config={},
 )
 

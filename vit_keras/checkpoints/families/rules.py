@@ -28,15 +28,10 @@ NUMERICS = ("mlp_activation", "epsilon", *ROPE, "post_norm", "map_heads", "map_p
 
 
 class Op(NamedTuple):
-    """A change of layout.
+    """A change of layout between the array of a file and the weights that it holds."""
 
-    Attributes:
-        read: From the array of the file and the number of weights it holds to these, in Keras' layout.
-        write: From these weights and the number of heads of the model to the array of the file.
-    """
-
-    read: Callable[[np.ndarray, int], list[np.ndarray]]
-    write: Callable[[list[np.ndarray], int], np.ndarray]
+    read: Callable[[np.ndarray, int], list[np.ndarray]]  # the array and the number of weights, to Keras' layout
+    write: Callable[[list[np.ndarray], int], np.ndarray]  # the weights and the number of heads of the model
 
 
 AS_IS = Op(lambda a, n: [a], lambda parts, heads: parts[0])
@@ -72,27 +67,17 @@ TOKENS, TABLE, VECTOR = _tokens(3), _tokens(2), _tokens(1)
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """The content of one array in a file.
+    """The content of one array in a file."""
 
-    Attributes:
-        source: Pattern of its name.
-        targets: Patterns of the canonical names of the weights in it; `None` for a part that is left out.
-        op: Its layout.
-        when: A condition on `shape_of`, for arrays that the name alone does not identify.
-        stacked: Whether the first axis counts the blocks.
-        shared: Whether all blocks share the array.
-        implied: Fields of `ViTConfig` that a file with such an array implies.
-        beside: Pattern of another weight; the array is written only for models that have it.
-    """
-
-    source: str
-    targets: tuple[str | None, ...]
-    op: Op = AS_IS
+    source: str  # pattern of its name
+    targets: tuple[str | None, ...]  # patterns of the canonical names of its weights; None for a part that is left out
+    op: Op = AS_IS  # its layout
+    # a condition on `shape_of`, for arrays that the name alone does not identify
     when: Callable[[Callable[[str], tuple[int, ...] | None]], bool] | None = None
-    stacked: bool = False
-    shared: bool = False
-    implied: Mapping[str, Any] | None = None
-    beside: str | None = None
+    stacked: bool = False  # whether the first axis counts the blocks
+    shared: bool = False  # whether all blocks share the array
+    implied: Mapping[str, Any] | None = None  # fields of `ViTConfig` that a file with such an array implies
+    beside: str | None = None  # pattern of another weight; the array is written only for models that have it
 
 
 def array(source: str, *targets: str | None, op: Op = AS_IS, **options: Any) -> tuple[Rule, ...]:
@@ -145,60 +130,33 @@ def axes(name: str, count: int) -> Callable[..., Any]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Family:
-    """Checkpoints that share names, layout and numerics.
+    """Checkpoints that share names, layout and numerics."""
 
-    Attributes:
-        name: Its name in `family=` and in reports.
-        title: Whose checkpoints these are.
-        detect: Names that all its files have, without a common prefix such as `module.`; `"a|b"` is one of two. If a
-            file fits several families, the one that knows most of its names is chosen, and of these the one with most
-            `detect` and `marks`.
-        marks: Further names that a file must have to be detected as this family; `family=` does without. The common
-            prefix may be missing before them.
-        by_name_only: Whether no file is detected as this family; the user or the registry must name it.
-        absent: Names that no file of this family has, but files of another family have.
-        rules: Its arrays. The first rule that fits is used; for writing, the first whose weights the model has.
-        outer: Rules for names outside of the common prefix.
-        written_prefix: The common prefix that written files have; any prefix is read.
-        ignored: Patterns (`*` for anything) of names that are known and no part of the model.
-        others: The same for names outside of the common prefix.
-        config: Fields of `ViTConfig` that neither names nor shapes show.
-        choices: Fields that nothing in a file shows, and their possible values. The user, the registry or a
-            `config.json` must name one.
-        heads: `{hidden size: number of heads}` of the published models.
-        dim_head: Width of a head, for widths that are not in `heads`.
-        preprocessing: Name of a preset of `vit_keras.preprocess`.
-        refused: Why its files cannot be loaded, if the family is known but cannot be built.
-        format: The value of `save_weights(format=)` that includes this family: `"google"`, `"timm"` or `"huggingface"`.
-            Of the families of a format, the first that can hold the model is written.
-        suffix: The suffix of written files; `None` if this package writes none.
-        only: Fields of `ViTConfig` in which all its models agree, with their possible values; what a model has no
-            weights for does not count. A model that differs cannot be written, though there may be names for its
-            weights.
-        excludes: Groups of fields that none of its models has set together.
-    """
-
-    name: str
-    title: str
+    name: str  # in `family=` and in reports
+    title: str  # whose checkpoints these are
+    # Names that all its files have, without a common prefix such as `module.`; "a|b" is one of two. If a file fits
+    # several families, the one that knows most of its names is chosen, and of these the one with most of both:
     detect: tuple[str, ...] = ()
-    marks: tuple[str, ...] = ()
-    by_name_only: bool = False
-    absent: tuple[str, ...] = ()
-    rules: tuple[Rule, ...]
-    outer: tuple[Rule, ...] = ()
-    written_prefix: str = ""
-    ignored: tuple[str, ...] = ()
-    others: tuple[str, ...] = ()
-    config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    marks: tuple[str, ...] = ()  # names that a file must have to be detected, not with `family=`; perhaps unprefixed
+    by_name_only: bool = False  # whether no file is detected as this family; the user or the registry must name it
+    absent: tuple[str, ...] = ()  # names that no file of this family has, but files of another family have
+    rules: tuple[Rule, ...]  # of its arrays; the first that fits is read, and the first whose weights exist is written
+    outer: tuple[Rule, ...] = ()  # rules for names outside of the common prefix
+    written_prefix: str = ""  # the common prefix that written files have; any prefix is read
+    ignored: tuple[str, ...] = ()  # patterns (`*` for anything) of names that are known and no part of the model
+    others: tuple[str, ...] = ()  # the same for names outside of the common prefix
+    config: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # fields that neither names nor shapes show
+    # fields that nothing in a file shows, and their possible values: the user, the registry or a config.json names one
     choices: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
-    heads: Mapping[int, int] = dataclasses.field(default_factory=dict)
-    dim_head: int | None = None
-    preprocessing: str = "google"
-    refused: str | None = None
-    format: str | None = None
-    suffix: str | None = ".safetensors"
+    heads: Mapping[int, int] = dataclasses.field(default_factory=dict)  # by the hidden size of the published models
+    dim_head: int | None = None  # width of a head, for widths that are not in `heads`
+    preprocessing: str = "google"  # a preset of `vit_keras.preprocess`
+    refused: str | None = None  # why its files cannot be loaded, if the family is known but cannot be built
+    format: str | None = None  # of `save_weights`; the first family of a format that can hold a model is written
+    suffix: str | None = ".safetensors"  # of written files; None if this package writes none
+    # fields in which all its models agree, with their possible values; parts that a model lacks do not count
     only: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
-    excludes: tuple[tuple[str, ...], ...] = ()
+    excludes: tuple[tuple[str, ...], ...] = ()  # groups of fields that none of its models has set together
 
     def prefix(self, names: Iterable[str], *, marked: bool = False) -> str | None:
         """Return the common prefix of a file's names, or `None` if it is of another family or lacks `marks`."""

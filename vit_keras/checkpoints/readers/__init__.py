@@ -13,31 +13,19 @@ from pathlib import Path
 
 from ..._internal.validate import see
 from ..checkpoint import SUFFIXES
-from .archives import NpzReader, kind_of_zip
-from .base import LIMIT_TEXT, Reader, Stored
+from .archives import NpzReader
+from .base import Reader
 from .hdf5 import HDF5Reader, KerasReader, PresetReader
 from .safetensors import SafetensorsReader
 from .sharded import ShardedReader
 from .sniff import Kind, is_of_keras_2, keras_2_only, kind_of
 from .torch import TorchReader
 
-__all__ = [
-    "LIMIT_TEXT",
-    "HDF5Reader",
-    "KerasReader",
-    "Kind",
-    "NpzReader",
-    "PresetReader",
-    "Reader",
-    "SafetensorsReader",
-    "ShardedReader",
-    "Stored",
-    "TorchReader",
-    "open_weights",
-]
+__all__ = ["open_weights"]
 
 _READERS: dict[Kind, type[Reader]] = {
     Kind.NPZ: NpzReader,
+    Kind.ZIP: NpzReader,  # which says what is damaged
     Kind.SAFETENSORS: SafetensorsReader,
     Kind.TORCH: TorchReader,
     Kind.PICKLE: TorchReader,
@@ -79,17 +67,13 @@ def open_weights(path: str | os.PathLike[str], key: str | None = None) -> Reader
     kind = kind_of(path)
     if kind is Kind.MARKUP and path.name.endswith(".json"):
         return ShardedReader(path, key)
-    if kind is Kind.ZIP:
-        kind = kind_of_zip(path)
     reader = _READERS.get(kind)
     broken = (Kind.EMPTY, Kind.GIT_LFS, Kind.WEB_PAGE)
     if reader is None and kind not in broken and path.suffix.lower() in _EXPORTED:
         raise ValueError(_exported(path))
     if reader is None:
         raise ValueError(f"{path} is {kind.words}. Supported formats: {_FORMATS}.{see('file-refused')}")
-    if reader is TorchReader:
-        return TorchReader(path, key)
-    return reader(path)
+    return TorchReader(path, key) if reader is TorchReader else reader(path)
 
 
 def _in_folder(folder: Path) -> Path:

@@ -69,9 +69,6 @@ class Reader(Mapping[str, Any]):
     def __contains__(self, name: object) -> bool:
         return name in self._arrays
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {str(self.path)!r}: {len(self)} arrays>"
-
     def stored(self, name: str) -> Stored:
         """Return the stored shape and type of an array, and why it cannot be read, if so."""
         return self._arrays[name]
@@ -79,10 +76,6 @@ class Reader(Mapping[str, Any]):
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of an array, without reading its values."""
         return self._readable(name).shape
-
-    def dtype(self, name: str) -> np.dtype:
-        """Return the type in which an array comes out, without reading its values."""
-        return plain_dtype(self._readable(name).dtype)
 
     def _readable(self, name: str) -> Stored:
         stored = self._arrays[name]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 import os
 import re
+import zipfile
+from collections.abc import Iterable
 
 __all__ = ["Kind", "is_of_keras_2", "keras_2_only", "kind_of", "sniff"]
 
@@ -46,7 +48,7 @@ _SIGNATURES = (
 
 
 def sniff(start: bytes) -> Kind:
-    """Return the kind of a file from its first 512 bytes; `archives.kind_of_zip` tells zip archives apart."""
+    """Return the kind of a file from its first 512 bytes; `kind_of` tells zip archives apart."""
     if not start:
         return Kind.EMPTY
     if start[4:9] == b"\0\0\0\0{":  # first of all: the length of a safetensors header can look like any signature
@@ -65,11 +67,28 @@ def sniff(start: bytes) -> Kind:
 
 
 def kind_of(path: str | os.PathLike[str]) -> Kind:
-    """Return the kind of the file at a path."""
+    """Return the kind of the file at a path; `Kind.ZIP` is a damaged archive."""
     if not os.path.isfile(path):
         raise FileNotFoundError(f"There is no file of weights at {path}.")
     with open(path, "rb") as file:
-        return sniff(file.read(512))
+        kind = sniff(file.read(512))
+    if kind is not Kind.ZIP:
+        return kind
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except Exception:  # zipfile raises many types
+        return Kind.ZIP
+    if torch_pickles(names):
+        return Kind.TORCH
+    if "model.weights.h5" in names:
+        return Kind.KERAS
+    return Kind.NPZ if names and all(name.endswith(".npy") for name in names) else Kind.OTHER_ZIP
+
+
+def torch_pickles(names: Iterable[str]) -> list[str]:
+    """Return those members that hold the pickle of a PyTorch file: `data.pkl`, at most one folder deep."""
+    return [name for name in names if name.rpartition("/")[2] == "data.pkl" and name.count("/") <= 1]
 
 
 def is_of_keras_2(path: str | os.PathLike[str]) -> bool:

@@ -13,9 +13,9 @@ import numpy as np
 
 from ..._internal.bounds import too_many
 from . import torch_pickle
-from .archives import Zip, torch_pickles
+from .archives import Zip
 from .base import Reader, Stored, damage, little_endian, numeric, read_values, refuse, unreadable
-from .sniff import Kind, kind_of
+from .sniff import Kind, kind_of, torch_pickles
 from .torch_pickle import Refused
 
 __all__ = ["TorchReader"]
@@ -30,7 +30,7 @@ class TorchReader(Reader):
 
     def __init__(self, path: str | os.PathLike[str], key: str | None = None):
         super().__init__(path)
-        zipped = kind_of(self.path) is Kind.ZIP
+        zipped = kind_of(self.path) is Kind.TORCH
         with damage(self.path, "it cannot be opened"):
             left_out: set[str] = set()
             files = (_ZipStorages if zipped else _LegacyStorages)(self.path, left_out)

@@ -24,8 +24,7 @@ def calibrated(plan: Plan, images: Any) -> Plan:
         raise ValueError(f'calibration= is for quantize="int8". Received: quantize={plan.quantize!r}. Leave it out.')
     if isinstance(images, bool):
         raise TypeError(f"calibration must be images like those that the file will see. Received: {images}")
-    found = check_images(plan, images, "Pass calibration= some thirty paths or arrays, or a folder.")
-    return dataclasses.replace(plan, calibration=largest_channels(plan, found))
+    return dataclasses.replace(plan, calibration=largest_channels(plan, check_images(plan, images)))
 
 
 def largest_channels(plan: Plan, images: Sequence[Any]) -> dict[str, list[float]]:

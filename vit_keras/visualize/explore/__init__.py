@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..._internal.atomic import complete
-from ..._internal.validate import expanded
-from ...anatomy.inputs import preprocessing_of
+from ..._internal.validate import expanded, instance
 from ..recording import Recording
 from .page import make_page
 from .source import Source, name_apart, of_model, of_recording
@@ -49,12 +48,12 @@ def explorer(
         model_or_recording: A model, which is run on `images`, or a `Recording` of all rows of attention.
         images: Whatever `record` takes. Goes with a model.
         target: What class relevance explains: what `record` takes, as `"predicted"` or a class, by number or name, or a
-            list with one for each image. A tuple gives one map for each of its targets. `None`: no relevance. `"auto"`:
-            the predicted class, of a model with a trained head. Goes with a model.
+            list with one for each image. `None`: no relevance. `"auto"`: the predicted class, of a model with a trained
+            head. Goes with a model.
         max_mb: The largest size of the file in millions of bytes. The page keeps as much as fits: first the heads are
             averaged, from the first layer on; then layers are left out. The page says so.
-        compare: A second model, run on the same images in the same way, or a second `Recording`: the page opens with
-            both side by side.
+        compare: A second model, run on the same images in the same way, or for a `Recording` a second one: the page
+            opens with both side by side.
         path: Where to save the file; `None`: nowhere yet.
         title: Heading of the page.
         **options: More options of `record`, as `layers=`, `head_fusion="mean"`, `preprocess=` or `grid=`.
@@ -77,24 +76,15 @@ def explorer(
     if isinstance(max_mb, bool) or not isinstance(max_mb, numbers.Real) or not max_mb > 0:
         raise ValueError(f"max_mb must be a positive number of megabytes. Received: {max_mb!r}")
     given = [model_or_recording] if compare is None else [model_or_recording, compare]
-    recordings = [one for one in given if isinstance(one, Recording)]
-    if len(recordings) == len(given):
+    if isinstance(model_or_recording, Recording):
         extra = ["images"] * (images is not None) + ["target"] * (not isinstance(target, str) or target != "auto")
         if extra or options:
             raise TypeError(
                 f"A recording needs no more arguments. Leave out {', '.join([*extra, *options])}, or pass a model."
             )
-    elif images is None and recordings:
-        images = list(recordings[0].images)
-        for model in (one for one in given if callable(one)):
-            if (channels := preprocessing_of(model).channels) not in (1, 3):
-                raise ValueError(
-                    f"The images of a recording are RGB, and the model {model.name!r} takes {channels} channels. Pass "
-                    "images=, those that were recorded."
-                )
-    sources = [
-        of_recording(one) if isinstance(one, Recording) else of_model(one, images, target, options) for one in given
-    ]
+        sources = [of_recording(instance(one, Recording, "compare")) for one in given]
+    else:
+        sources = [of_model(one, images, target, options) for one in given]
     name_apart(sources)
     page = AttentionExplorer(sources, "Attention explorer" if title is None else str(title), float(max_mb))
     if path is not None:
@@ -134,11 +124,6 @@ class AttentionExplorer:
         with complete(path) as part:
             part.write_text(self.html, encoding="utf-8")
         return path
-
-    def __repr__(self) -> str:
-        count = sum(len(s.recording.images) for s in self._sources)
-        images = "image" if count == 1 else "images"
-        return f"<AttentionExplorer {self._title!r}: {count} {images}; .save(path) writes it>"
 
     def _repr_html_(self) -> str:
         """Return a smaller version in a frame of its own: notebooks limit how much a cell may print."""

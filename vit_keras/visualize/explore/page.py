@@ -24,7 +24,7 @@ def make_page(
 ) -> tuple[str, tuple[str, ...]]:
     """Return the page with as much as fits, and what it says of the rest."""
     template = _TEMPLATE.read_text(encoding="utf-8")
-    fixed, blocks = _fixed(sources, title, side, packed)
+    fixed, blocks = _fixed(sources, side, packed)
     for plan in plans(max(len(s.recording.layers) for s in sources)):
         notes = notes_on(sources, plan, max_mb)
         meta = _meta(fixed, sources, plan, notes, title)
@@ -39,9 +39,7 @@ def make_page(
     )
 
 
-def _fixed(
-    sources: Sequence[Source], title: str, side: int, packed: dict[Any, Any]
-) -> tuple[dict[Any, Any], dict[str, bytes]]:
+def _fixed(sources: Sequence[Source], side: int, packed: dict[Any, Any]) -> tuple[dict[Any, Any], dict[str, bytes]]:
     """Return all but the attention: images, maps, similarities."""
     pictures, views, blocks = [], [], {}
     for s, source in enumerate(sources):

@@ -43,7 +43,7 @@ class Source:
 def of_recording(rec: Recording) -> Source:
     """Return what to show of a recording."""
     _check(rec)
-    return Source(rec, "", _picture_names(None, len(rec.images)), _maps([rec]))
+    return Source(rec, "", _picture_names(None, len(rec.images)), _maps(rec))
 
 
 def of_model(model: Any, images: Any, target: Any, options: dict[Any, Any]) -> Source:
@@ -56,19 +56,16 @@ def of_model(model: Any, images: Any, target: Any, options: dict[Any, Any]) -> S
     if images is None:
         raise TypeError("A model needs images to run on: explorer(model, images).")
     if isinstance(target, str) and target == "auto":
-        recordings = [_record_prediction(model, images, options)]
+        rec = _record_prediction(model, images, options)
     else:
-        targets = target if isinstance(target, tuple) and target else (target,)
-        recordings = [record(model, images, target=t, **options) for t in targets]
-    for rec in recordings:
-        _check(rec)
-    names = _picture_names(images, len(recordings[0].images))
+        rec = record(model, images, target=target, **options)
+    _check(rec)
     kind = output_kind(model)
     apart = anatomy.task(model) == "multi" or (kind == "probabilities" and ending(model).alone)
-    whole = callable(target[0] if isinstance(target, tuple) and target else target)  # else `record` leaves it out
-    is_logits = {"logits": True, "probabilities": not whole and activation(model) is not None}.get(kind or "")
+    left_out = not callable(target) and activation(model) is not None  # by `record`
+    is_logits = {"logits": True, "probabilities": left_out}.get(kind or "")
     name = str(getattr(model, "name", ""))
-    return Source(recordings[0], name, names, _maps(recordings), apart, is_logits)
+    return Source(rec, name, _picture_names(images, len(rec.images)), _maps(rec), apart, is_logits)
 
 
 def _record_prediction(model: Any, images: Any, options: dict[Any, Any]) -> Recording:
@@ -119,9 +116,8 @@ def name_apart(sources: Sequence[Source]) -> None:
             source.model = f"{source.model} ({place})" if source.model else f"{place} model"
 
 
-def _maps(recordings: Sequence[Recording]) -> list[tuple[str, list[str], np.ndarray]]:
+def _maps(rec: Recording) -> list[tuple[str, list[str], np.ndarray]]:
     """Return the maps of what is in the output, with a key and a name for each image."""
-    rec = recordings[0]
     count = len(rec.images)
     found = [("output", ["Rollout to output"] * count, attention_rollout(rec, head_fusion=rec.head_fusion or "mean"))]
     if rec.pooling_attention is not None:
@@ -129,10 +125,8 @@ def _maps(recordings: Sequence[Recording]) -> list[tuple[str, list[str], np.ndar
     whole = (rec.values, rec.projections, rec.tokens)
     if attention_of(rec).ndim == 5 and all(array is not None for array in whole):
         found.append(("alti", ["ALTI"] * count, alti_rollout(rec)))
-    for n, one in enumerate(recordings):
-        if one.gradients is not None and one.head_fusion is None and not one.exits:
-            names = [f"Relevance: {_target(one, b)}" for b in range(count)]
-            found.append((f"relevance{n or ''}", names, relevance_map(one)))
+    if rec.gradients is not None and rec.head_fusion is None and not rec.exits:
+        found.append(("relevance", [f"Relevance: {_target(rec, b)}" for b in range(count)], relevance_map(rec)))
     return [(key, names, np.asarray(values, "float32").reshape(count, -1)) for key, names, values in found]
 
 

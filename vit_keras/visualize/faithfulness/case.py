@@ -15,6 +15,7 @@ from keras import ops
 from ... import anatomy
 from ..._internal.validate import one_of
 from ...anatomy.dry_run import readout
+from ...anatomy.outputs import why_not_classifier
 from ...anatomy.parts import find_vit, learner, patch_grid, prefix_names
 from ...backend import compiled
 from ...labels import class_numbers
@@ -106,8 +107,11 @@ class Case:
     def read(self, kind: Any, pictures: Any = None, masks: Any = None) -> Any:
         """Return the model's outputs for the images, `(images, ...)`; see `masked_pass.read`."""
         pictures = self.pictures if pictures is None else pictures
-        if kind == "probability":
-            _refuse_without_classes(self.model)
+        if kind == "probability" and (lack := why_not_classifier(self.model)):
+            raise ValueError(
+                f"The model {self.model.name!r} has no single output of the shape (batch, classes): {lack}. Pass as "
+                "target None or a function of its outputs."
+            )
         tokens = self._read_tokens if kind == "similarity" else np.empty(0)
         results, function = [], functools.partial(masked_pass.read, kind, tokens)
         for c in self._chunks():
@@ -123,28 +127,14 @@ class Case:
     def classes(self, target: Any, probabilities: Any = None) -> Any:
         """Return the class of each image, by number, from what a caller passed."""
         classes = class_numbers(target, len(self.pictures), anatomy.class_names(self.model))
-        count = _count_of_classes(self.model)
-        if count is not None and classes.max() >= count:
-            raise ValueError(f"The model has the classes 0 to {count - 1}. Received: {classes.max()}")
+        shape = getattr(self.model, "output_shape", None)
+        if isinstance(shape, tuple) and len(shape) == 2 and classes.max() >= shape[1]:
+            raise ValueError(f"The model has the classes 0 to {shape[1] - 1}. Received: {classes.max()}")
         predicted = classes < 0
         if not predicted.any():
             return classes
         probabilities = self.read("probability") if probabilities is None else probabilities
         return np.where(predicted, probabilities.argmax(axis=-1), classes)
-
-
-def _count_of_classes(model):
-    shape = getattr(model, "output_shape", None)
-    return shape[-1] if isinstance(shape, tuple) and len(shape) == 2 else None
-
-
-def _refuse_without_classes(model):
-    shape = getattr(model, "output_shape", None)
-    if isinstance(shape, (list, dict)) or (isinstance(shape, tuple) and len(shape) != 2):
-        raise ValueError(
-            f"The model {model.name!r} has no single output of the shape (batch, classes) but {shape}. Pass as target "
-            "None or a function of its outputs."
-        )
 
 
 def _options(method):

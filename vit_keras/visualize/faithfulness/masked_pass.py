@@ -57,7 +57,7 @@ class _Removal:
     """A visitor that removes tokens, and keeps those after the last block."""
 
     def __init__(self, model, masks):
-        blocks = _blocks(model)
+        blocks = attention_blocks(find_vit(model)) if has_attention(model) else []
         if any(isinstance(block, MergingBlock) for block in blocks):
             raise ValueError(
                 f"The model {model.name!r} merges tokens, and no patch can be removed from a merged one. Pass "
@@ -114,7 +114,3 @@ def pooled(model: keras.Model, read: np.ndarray, tokens: Any, masks: Any) -> Any
 def pools(model: keras.Model) -> list[keras.layers.Layer]:
     """Return the layers that make one vector of the tokens."""
     return [layer for layer in flat_layers(model) if isinstance(layer, (ExtractToken, MeanToken, AttentionPooling))]
-
-
-def _blocks(model):
-    return attention_blocks(find_vit(model)) if has_attention(model) else []

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from ...anatomy.parts import attention_blocks, block_numbers, find_vit
+from ...anatomy.parts import attention_blocks, find_vit
 from ...backend.keras_internals import flat_layers
 from .case import Case, MapMethod, wants_target
 from .tables import table
@@ -48,7 +48,6 @@ def randomization_check(
     image: Any,
     method: MapMethod = "relevance",
     *,
-    layers: Sequence[int] | int | None = None,
     target: Any = "predicted",
     seed: int = 0,
     batch_size: int = 16,
@@ -69,8 +68,6 @@ def randomization_check(
         model: See `record`.
         image: One or more, as for `record`.
         method: See `vit_keras.visualize.faithfulness`.
-        layers: After which blocks to compare the maps, from the end if negative: fewer are faster. `None`: after each,
-            and after the embedding. All blocks above are randomized in any case.
         target: For a method that is for a class: `"predicted"`, by the model as it is; a class, its name, or a list of
             them.
         seed: Seed of the permutations.
@@ -82,7 +79,7 @@ def randomization_check(
         A `RandomizationCheck`; print it.
 
     Raises:
-        ValueError: There is no such block or class, or the model has no blocks.
+        ValueError: There is no such class, or the model has no blocks.
         TypeError: The method is none of those kinds.
 
     Example:
@@ -94,19 +91,18 @@ def randomization_check(
     """
     case = Case(model, image, preprocess, grid, batch_size)
     model = case.model
-    stages = _stages(model, layers)
+    stages = _stages(model)
     classes = case.classes(target) if wants_target(method) else None
     maps = [case.maps(method, classes)]
     rng = np.random.default_rng(seed)
     with _weights_kept(model):
-        for _, parts, is_shown in stages:
+        for _, parts in stages:
             for weight in (w for part in parts for w in part.weights):
                 values = ops.convert_to_numpy(weight)
                 weight.assign(rng.permutation(values.reshape(-1)).reshape(values.shape))
-            if is_shown:
-                maps.append(case.maps(method, classes))
+            maps.append(case.maps(method, classes))
     correlation = np.array([[spearman(*pair) for pair in zip(maps[0], other)] for other in maps[1:]])
-    names = tuple(name for name, _, is_shown in stages if is_shown)
+    names = tuple(name for name, _ in stages)
     return RandomizationCheck(names, correlation, np.stack(maps).astype("float32"))
 
 
@@ -125,19 +121,16 @@ def _ranks(values):
     return (np.cumsum(counts) - (counts - 1) / 2)[inverse.reshape(-1)]
 
 
-def _stages(model, layers):
-    """Return what is randomized, from the output down: names, layers, and whether to compare the maps then."""
+def _stages(model):
+    """Return what is randomized, from the output down: names and layers."""
     vit = find_vit(model)
     blocks = attention_blocks(vit)
-    shown = block_numbers(layers, len(blocks))
     places = [n for n, layer in enumerate(vit.layers) if any(b in flat_layers(layer) for b in blocks)]
     after, before = _outside(model, vit)
     after, before = vit.layers[places[-1] + 1 :] + after, before + vit.layers[: places[0]]
-    stages = [("head", after, True)]
-    stages += [(f"block {n}", [blocks[n]], n in shown) for n in reversed(range(len(blocks)))]
-    return [
-        stage for stage in (*stages, ("embedding", before, layers is None)) if any(part.weights for part in stage[1])
-    ]
+    inside = [(f"block {n}", [block]) for n, block in reversed([*enumerate(blocks)])]
+    stages = [("head", after), *inside, ("embedding", before)]
+    return [stage for stage in stages if any(part.weights for part in stage[1])]
 
 
 def _outside(model, vit):
