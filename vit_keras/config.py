@@ -27,7 +27,7 @@ from ._internal.validate import (
 )
 from .positions import GEOMETRIC, METHODS
 
-__all__ = ["ViTConfig", "check_image_size", "stored_activation"]
+__all__ = ["ViTConfig"]
 
 
 def _optional(check: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
