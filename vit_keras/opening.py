@@ -27,7 +27,7 @@ from .checkpoints.grids import image_size_of, is_cut
 from .checkpoints.loading import fill, open_source
 from .checkpoints.locate import available, fetch, find, is_meant_as_path, recommended
 from .checkpoints.model_weights import ModelWeights
-from .checkpoints.saved_models import is_of_keras_hub, is_whole_model, load_model
+from .checkpoints.saved_models import is_whole_model, load_model
 from .checkpoints.settings import take_settings
 from .checkpoints.weights import Weights
 from .config import ViTConfig
@@ -75,7 +75,7 @@ def open_model(
     if weights is None and isinstance(model, str) and "://" in model and find(model) is None:
         check_fields(ViTConfig, {*options} - {*(from_checkpoint.__kwdefaults__ or ())})  # before a download
         model = fetch(model)  # its content shows what it is
-    if isinstance(model, (str, os.PathLike)) and is_saved_model(model):
+    if isinstance(model, (str, os.PathLike)) and is_whole_model(model):
         if received := [option for option, value in {"weights": weights, **options}.items() if value is not None]:
             raise ValueError(f"{model} is a whole model: it takes no weights and no options. Received: {received}")
         return load_model(model, compile=False)
@@ -110,16 +110,6 @@ def open_model(
 def as_model(model: Any, **options: Any) -> keras.Model:
     """Return an open model, or open it (see `open_model`); of a distillation or pre-training, the model that learns."""
     return learner(model if isinstance(model, keras.Model) else open_model(model, **options))
-
-
-def is_saved_model(model: Any) -> bool:
-    """Return whether a name is the path of a whole model, not just of weights."""
-    if not isinstance(model, (str, os.PathLike)):
-        return False
-    path = os.path.expanduser(model)
-    if os.path.exists(path) and not path.endswith(".keras"):
-        return is_whole_model(path)
-    return path.endswith((".keras", ".h5", ".hdf5")) and "://" not in path and not is_of_keras_hub(path)
 
 
 def from_checkpoint(

@@ -57,6 +57,17 @@ def test_two_networks_that_nothing_ranks_are_named(tmp_path):
         Weights(path, key="c")
 
 
+@pytest.mark.only_on("torch")
+def test_a_key_in_the_middle_of_names_in_a_pytorch_file(tmp_path):
+    import torch
+
+    arrays = {name: torch.tensor(np.array(array)) for name, array in load("timm_vit").state_dict().items()}
+    both = {f"module.{encoder}.{n}": f * a for n, a in arrays.items() for f, encoder in ((1, "base"), (2, "momentum"))}
+    torch.save({"state_dict": both}, tmp_path / "x.pth")
+    for factor, key in ((1, "base"), (2, "momentum"), (2, "module.momentum")):
+        np.testing.assert_array_equal(Weights(tmp_path / "x.pth", key=key)["cls"], factor * arrays["cls_token"])
+
+
 def test_the_chunks_of_dinov2s_trainer(tmp_path):
     arrays = load("dinov2_hub").state_dict()
     chunked = {re.sub(r"blocks\.(\d)", r"blocks.\1.\1", name): array for name, array in arrays.items()}
@@ -64,6 +75,7 @@ def test_the_chunks_of_dinov2s_trainer(tmp_path):
     found = Weights(write_safetensors(tmp_path / "chunked.safetensors", chunked))
     assert (found.family, found.shapes) == (expected.family, expected.shapes)
     two = {f"{network}.backbone.{n}": a for network in ("teacher", "student") for n, a in chunked.items()}
+    two |= {f"{network}.dino_head.mlp.0.weight": np.ones((2, 2), "f4") for network in ("teacher", "student")}
     assert Weights(write_safetensors(tmp_path / "two.safetensors", two), key="student").shapes == expected.shapes
 
 

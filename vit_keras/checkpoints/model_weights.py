@@ -18,14 +18,7 @@ from .._internal.warn import warn_caller
 from ..anatomy.around import alone, operations_around
 from ..anatomy.inputs import own_preprocessing
 from ..anatomy.outputs import labels_of
-from ..anatomy.parts import (
-    attention_blocks,
-    dense_layers,
-    find_vit,
-    has_attention,
-    learner,
-    quantization,
-)
+from ..anatomy.parts import attention_blocks, dense_layers, find_vit, has_attention, learner, quantization
 from ..anatomy.settings import read_config
 from ..backend.keras_internals import full_kernel
 from ..config import ViTConfig

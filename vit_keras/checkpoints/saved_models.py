@@ -75,8 +75,7 @@ def load_model(
         raise FileNotFoundError(f"There is no model file at {path}.")
     kind = kind_of(path)
     if kind not in (Kind.KERAS, Kind.HDF5):
-        what = "a damaged or incomplete archive" if kind is Kind.ZIP else kind.words
-        raise ValueError(f"{path} is not a Keras model, neither a .keras archive nor an HDF5 file: it is {what}.")
+        raise ValueError(f"{path} is not a Keras model, neither a .keras archive nor an HDF5 file: it is {kind.words}.")
     config, is_archive = None, kind is Kind.KERAS
     try:
         config, keras_2 = _read_keras(path) if is_archive else _read_h5(path)
@@ -190,24 +189,24 @@ def _is_of_compiling(error: BaseException) -> bool:
     return any("compile" in code.co_name and code.co_filename != __file__ for code in frames)
 
 
-def is_whole_model(path: str | os.PathLike[str]) -> bool:
-    """Return whether a file holds a Keras model, not only weights; or a folder, in which `finetune` wrote one."""
-    path = _of_run(Path(path))
-    if orbax.is_checkpoint(path):
-        return True
-    kind = kind_of(path) if os.path.isfile(path) else None
+def is_whole_model(model: Any) -> bool:
+    """Return whether a path is that of a Keras model, and not only of weights; the name decides of a missing file."""
+    # A model of KerasHub is read as a file of weights.
+    if not isinstance(model, (str, os.PathLike)):
+        return False
+    path = _of_run(Path(os.path.expanduser(model)))
+    if not os.path.exists(path):
+        return path.suffix in (".keras", ".h5", ".hdf5") and "://" not in os.fspath(model)
+    if not os.path.isfile(path):
+        return orbax.is_checkpoint(path)
+    kind = kind_of(path)
     if kind is Kind.HDF5:
         with _hdf5(path) as file:
             return "model_config" in file.attrs
-    return kind is Kind.KERAS and not is_of_keras_hub(path)
-
-
-def is_of_keras_hub(path: str | os.PathLike[str]) -> bool:
-    """Return whether a file holds a whole model of KerasHub, which is read as a file of weights."""
     try:
-        return zipfile.is_zipfile(path) and keras_hub_json.tower(_read_keras(Path(path))[0]) is not None
+        return path.suffix == ".keras" if kind is not Kind.KERAS else not keras_hub_json.tower(_read_keras(path)[0])
     except (OSError, ValueError, LookupError, RecursionError, NotImplementedError, zipfile.BadZipFile):
-        return False  # `load_model` says what is wrong with it
+        return True  # `load_model` says what is wrong with it
 
 
 def _of_run(path: Path) -> Path:

@@ -37,11 +37,12 @@ def opened(
     Raises:
         ValueError: A saved model is given together with weights or options of loading.
     """
-    from ..opening import as_model, is_saved_model
+    from ..checkpoints.saved_models import is_whole_model
+    from ..opening import as_model
 
     given = {"family": family, "key": key}
     settings = settings_of(set, **{name: value for name, value in given.items() if value is not None})
-    if not is_saved_model(model):
+    if not is_whole_model(model):
         found = as_model(model, weights=weights, **settings)
         if (report := getattr(found, "load_report", None)) and report.missing:
             complain(f"warning: {report.missing}.")

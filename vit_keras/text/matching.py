@@ -37,14 +37,8 @@ def encode_images(model: ImageText, images: Any, batch_size: int = 32) -> np.nda
         ValueError: An image cannot be read, or the image tower has no Vision Transformer of this package.
 
     Example:
-        >>> from vit_keras import vit
-        >>> from vit_keras.text import TextConfig, build_text
-        >>> sizes = dict(num_layers=1, hidden_size=16, num_heads=2, mlp_dim=32, output_size=8)
-        >>> tower = build_text(TextConfig(vocab_size=9, **sizes))
-        >>> model = ImageText(vit.build_model(16, 8, 1, 16, 2, "image", 32, classes=8), tower)
-        >>> model.tokenizer = lambda texts: np.full((len(texts), 4), 8, "int32")
-        >>> encode_images(model, np.zeros((3, 16, 16, 3), "uint8")).shape
-        (3, 8)
+        >>> encode_images(model, ["cat.jpg", "dog.jpg"]).shape  # doctest: +SKIP
+        (2, 512)
     """
     positive_integer(batch_size, "batch_size")
     tower = _towers(model).image
@@ -76,14 +70,8 @@ def encode_texts(
         ValueError: There is no text, a template has no `{}`, or the tokenizer is missing or does not fit the model.
 
     Example:
-        >>> from vit_keras import vit
-        >>> from vit_keras.text import TextConfig, build_text
-        >>> sizes = dict(num_layers=1, hidden_size=16, num_heads=2, mlp_dim=32, output_size=8)
-        >>> tower = build_text(TextConfig(vocab_size=9, **sizes))
-        >>> model = ImageText(vit.build_model(16, 8, 1, 16, 2, "image", 32, classes=8), tower)
-        >>> model.tokenizer = lambda texts: np.full((len(texts), 4), 8, "int32")
-        >>> encode_texts(model, ["a cat", "a dog"], templates=["a photo of {}.", "{}"]).shape
-        (2, 8)
+        >>> encode_texts(model, ["a cat", "a dog"], templates=["a photo of {}.", "{}"]).shape  # doctest: +SKIP
+        (2, 512)
     """
     _towers(model)
     positive_integer(batch_size, "batch_size")
@@ -149,14 +137,8 @@ def similarity(model: ImageText, images: Any, texts: str | Sequence[str], **opti
         ValueError: See `encode_images` and `encode_texts`.
 
     Example:
-        >>> from vit_keras import vit
-        >>> from vit_keras.text import TextConfig, build_text
-        >>> sizes = dict(num_layers=1, hidden_size=16, num_heads=2, mlp_dim=32, output_size=8)
-        >>> tower = build_text(TextConfig(vocab_size=9, **sizes))
-        >>> model = ImageText(vit.build_model(16, 8, 1, 16, 2, "image", 32, classes=8), tower)
-        >>> model.tokenizer = lambda texts: np.full((len(texts), 4), 8, "int32")
-        >>> similarity(model, np.zeros((3, 16, 16, 3), "uint8"), ["a cat", "a dog"]).shape
-        (3, 2)
+        >>> similarity(model, "cat.jpg", ["a cat", "a dog"]).shape  # doctest: +SKIP
+        (1, 2)
     """
     return encode_images(model, images) @ encode_texts(model, texts, **options).T
 

@@ -1,15 +1,4 @@
-"""A model for images and text: two towers with features in the same space.
-
->>> from vit_keras import vit
->>> from vit_keras.text import TextConfig, build_text
->>> image = vit.build_model(16, 8, 1, 16, 2, "image", 32, classes=8, head_bias=False)
->>> text = build_text(TextConfig(vocab_size=9, context_length=4, num_layers=1, hidden_size=16, num_heads=2, mlp_dim=32,
-...                              output_size=8))
->>> model = ImageText(image, text)
->>> batch = {"image": np.zeros((2, 16, 16, 3), "float32"), "text": np.array([[1, 8], [2, 8]], "int32")}
->>> tuple(model(batch).shape)
-(2, 2)
-"""
+"""A model for images and text: two towers with features in the same space."""
 
 from __future__ import annotations
 

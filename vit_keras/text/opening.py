@@ -8,7 +8,8 @@ from typing import Any
 from .._internal import finite
 from .._internal.bounds import about
 from ..checkpoints.model_weights import canonical_variables
-from ..opening import ImageSize, from_checkpoint, is_saved_model, open_model
+from ..checkpoints.saved_models import is_whole_model
+from ..opening import ImageSize, from_checkpoint, open_model
 from .config import TextConfig
 from .model import ImageText
 from .published import published
@@ -112,7 +113,7 @@ def open_image_text(
     Example:
         >>> model = open_image_text("openai/clip-vit-base-patch32")  # doctest: +SKIP
     """
-    if is_saved_model(weights):
+    if is_whole_model(weights):
         given = {} if image_size == "native" else {"image_size": image_size}
         given |= {} if strict else {"strict": strict}
         return _saved(weights, tokenizer, text=text, dtype=dtype, key=key, **given, **options)

@@ -2,20 +2,7 @@
 
 from __future__ import annotations
 
-from .rules import (
-    ATTENTION,
-    BLOCK,
-    MLP,
-    POSITIONS,
-    TABLE,
-    VECTOR,
-    Family,
-    array,
-    conv,
-    joined,
-    linear,
-    norm,
-)
+from .rules import ATTENTION, BLOCK, MLP, POSITIONS, TABLE, VECTOR, Family, array, conv, joined, linear, norm
 
 _IN = "transformer.resblocks.{i}"
 RESBLOCKS = (  # of both towers

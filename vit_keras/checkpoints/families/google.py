@@ -9,21 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from .rules import (
-    AS_IS,
-    ATTENTION,
-    BLOCK,
-    CHANNELS,
-    FROM_HEADS,
-    HEADS,
-    MLP,
-    POSITIONS,
-    Family,
-    Op,
-    Rule,
-    array,
-    axes,
-)
+from .rules import AS_IS, ATTENTION, BLOCK, CHANNELS, FROM_HEADS, HEADS, MLP, POSITIONS, Family, Op, Rule, array, axes
 
 
 def _dense(source: str, target: str, op: Op = AS_IS, **options) -> tuple[Rule, ...]:

@@ -9,21 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from .rules import (
-    ATTENTION,
-    BLOCK,
-    LINEAR,
-    MLP,
-    POSITIONS,
-    TOKENS,
-    Family,
-    Rule,
-    array,
-    conv,
-    linear,
-    norm,
-    packed,
-)
+from .rules import ATTENTION, BLOCK, LINEAR, MLP, POSITIONS, TOKENS, Family, Rule, array, conv, linear, norm, packed
 
 _QKV = (f"{ATTENTION}/query", f"{ATTENTION}/key", f"{ATTENTION}/value")
 _QKV_BIAS = (f"{ATTENTION}/query/bias", None, f"{ATTENTION}/value/bias")
@@ -179,6 +165,7 @@ DINOV2 = _like_timm(
     "DINOv2, with and without registers (facebookresearch/dinov2)",
     {"position_resize": "bicubic_dino", **_CLASS_ROW},
     marks=("mask_token", "blocks.0.ls1.gamma"),
+    others=("dino_head.*", "ibot_head.*"),
     rules=_first("register_tokens", "blocks.{i}.mlp.w12.", "blocks.{i}.mlp.w3."),
     preprocessing="dinov2",
 )

@@ -15,7 +15,7 @@ class Kind(enum.Enum):
     """The kind of a file, with `words` that describe it in error messages: `'an .npz file'`."""
 
     SAFETENSORS = "a safetensors file"
-    ZIP = "a zip archive"
+    ZIP = "a damaged or incomplete archive"
     HDF5 = "an HDF5 file"
     PICKLE = "a Python pickle"
     # Zip archives, told apart by their members.

@@ -43,11 +43,11 @@ class TorchReader(Reader):
 
     def _choose(self, found: dict[str, Any], key: str | None) -> None:
         """Choose a state dict, and record it in the metadata."""
-        # A key can also be a prefix of names inside one: "student", or "model.student".
+        # A key can also be a part of the path to names inside one: "student", or "model.student".
         keys = list(found)
         if key is not None and key not in found:
             whole = ((k, name) for k in keys for name in found[k])
-            key = next((k for k, n in whole if any(f"{t}.".startswith(f"{key}.") for t in (n, f"{k}.{n}"))), key)
+            key = next((k for k, name in whole if f".{key}." in f".{k}.{name}."), key)
         choice = ", ".join(f"key={k!r} ({len(found[k])} tensors)" for k in keys[:20])
         if key is not None and key not in found:
             raise Refused(f"has no state dict under {key!r}. It has {choice}.")
