@@ -230,13 +230,29 @@ def finetune(
         sets = datasets_of(
             data, [*parts, everything] if refit and folds is None and steps < _REFIT_BELOW else parts, reading
         )
-    arguments = {
-        **locals(),
-        "title": Path(folder).resolve().name if isinstance(folder, (str, os.PathLike)) else "a table",
-        "recipe": how,
-        "seconds": 60 * minutes or None,
-    }
-    trainings = Trainings(**{field: arguments[field] for field in _names(Trainings)})
+    trainings = Trainings(
+        data=data,
+        given=given,
+        model=model,
+        title=Path(folder).resolve().name if isinstance(folder, (str, os.PathLike)) else "a table",
+        recipe=how,
+        output=output,
+        started=started,
+        notes=notes,
+        epochs=epochs,
+        seconds=60 * minutes or None,
+        batch_size=batch_size,
+        metric=metric,
+        balance=balance,
+        probe=probe,
+        calibrate=calibrate,
+        overwrite=overwrite,
+        seed=seed,
+        mistakes=mistakes,
+        refit=refit,
+        command=command,
+        progress=progress,
+    )
     return trainings.one(*sets) if folds is None else trainings.folds([*zip(sets[::2], sets[1::2])])
 
 
