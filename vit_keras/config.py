@@ -16,6 +16,7 @@ from ._internal.fields import documented
 from ._internal.validate import (
     check_activations,
     check_fields,
+    check_remat,
     check_switches,
     is_number,
     merge_schedule,
@@ -26,7 +27,7 @@ from ._internal.validate import (
 )
 from .positions import GEOMETRIC, METHODS
 
-__all__ = ["NO_REMAT_WITH_DROPOUT", "ViTConfig", "check_image_size", "stored_activation"]
+__all__ = ["ViTConfig"]
 
 
 def _optional(check: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
@@ -100,11 +101,6 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "patch_resize": _choice(*METHODS),
 }
 """What the value of a field must be: a function that returns it in its one form, or raises a ValueError."""
-
-NO_REMAT_WITH_DROPOUT = (
-    "remat=True computes a block twice, and Keras would drop out other values the second time. It needs dropout=0, "
-    "attention_dropout=0 and stochastic_depth=0. Received: dropout={}, attention_dropout={}, stochastic_depth={}"
-)
 
 
 @documented
@@ -355,9 +351,7 @@ def _check_combination(config: ViTConfig) -> None:
         raise ValueError(f"pooling={config.pooling!r} needs a class token. Received: class_token={config.class_token}")
     if config.pooling == "token+dist" and (not config.distillation_token or config.representation_size):
         raise ValueError("pooling='token+dist' needs distillation_token=True and no representation_size.")
-    rates = (config.dropout, config.attention_dropout, config.stochastic_depth)
-    if config.remat and any(rates):
-        raise ValueError(NO_REMAT_WITH_DROPOUT.format(*rates))
+    check_remat(config)
     if config.stochastic_depth and config.tokens_mlp_dim is not None:
         raise ValueError(f"A Mixer (tokens_mlp_dim) has no stochastic_depth. Received: {config.stochastic_depth}")
     whole = config.rope_theta is not None or config.relative_positions or config.tokens_mlp_dim is not None

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import inspect
 
 import keras
 import numpy as np
@@ -12,7 +13,8 @@ from vit_keras._internal.validate import ALIASES
 from vit_keras.training import RECIPES, Augmentation, Recipe, finetune, recipe
 from vit_keras.training.recipes import rate_for
 
-KNOWN = {field.name for kind in (Recipe, Augmentation) for field in dataclasses.fields(kind)} - {"name", "source"}
+FIELDS = {field.name for kind in (Recipe, Augmentation) for field in dataclasses.fields(kind)} - {"name", "source"}
+KNOWN = FIELDS | {*inspect.signature(finetune).parameters}
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ __all__ = [
     "Share",
     "check_activations",
     "check_fields",
+    "check_remat",
     "check_switches",
     "did_you_mean",
     "expanded",
@@ -258,6 +259,14 @@ def check_switches(settings: Any) -> None:
         switched = isinstance(value, (bool, int)) and value in (0, 1)
         if field.type in ("bool", "bool | None") and not left_open and not switched:
             raise ValueError(f"{field.name} must be True or False. Received: {value!r:.100}")
+
+
+def check_remat(settings: Any) -> None:
+    """Refuse to compute a block twice if Keras would drop out other values the second time."""
+    rates = {name: getattr(settings, name) for name in ("dropout", "attention_dropout", "stochastic_depth")}
+    if settings.remat and any(rates.values()):
+        received = ", ".join(f"{name}={rate}" for name, rate in rates.items())
+        raise ValueError(f"remat=True computes each block twice, so it needs rates of 0. Received: {received}")
 
 
 def merge_schedule(value: Any, blocks: int, patches: int | None) -> int | tuple[int, ...]:

@@ -36,13 +36,12 @@ def _fields(model: timm_models.Model) -> dict[str, Any]:
     width, mlp_dim, patch, *other = model.arrays.split()
     hidden_size, _, inner = width.partition("/")
     shown = {"class_token": True, **read_options(" ".join(other))}
-    shown |= {field: None for field, value in shown.items() if value == "None"}
     if shown.pop("layer_scale", False):
         shown["layer_scale"] = 1e-5
     if shown.pop("map", False):
         shown["pooling"] = "map"
     if "resnet" in shown:
-        shown["resnet"] = tuple(int(units) for units in re.findall(r"\d+", shown["resnet"]))
+        shown["resnet"] = tuple(int(units) for units in re.findall(r"\d+", str(shown["resnet"])))
     fields = {"pooling": "gap", "num_heads": 1, **shown, **model.fields}
     if inner:
         fields["dim_head"] = int(inner) // fields["num_heads"]

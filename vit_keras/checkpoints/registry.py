@@ -12,6 +12,7 @@ larger by an unknown amount, and left out. A hash is given where one is public.
 
 from __future__ import annotations
 
+import ast
 import collections
 import csv
 import fnmatch
@@ -141,16 +142,10 @@ def _url(name: str, url: str) -> str:
 
 def read_options(text: str) -> dict[str, Any]:
     """Return the fields of `ViTConfig` in a text such as `num_heads=16 epsilon=1e-05`."""
-    return dict(_option(part) for part in text.split())
-
-
-def _option(text: str) -> tuple[str, Any]:
-    name, _, value = text.partition("=")
-    if value in ("True", "False"):
-        return name, value == "True"
-    for read in (int, float):
+    options: dict[str, Any] = {}
+    for name, _, value in (part.partition("=") for part in text.split()):
         try:
-            return name, read(value)
-        except ValueError:
-            pass
-    return name, value
+            options[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):  # a name
+            options[name] = value
+    return options

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import keras
 
 from .._internal.tap import is_tapped, visit
-from ..config import NO_REMAT_WITH_DROPOUT
+from .._internal.validate import check_remat
 from ._base import Dropout, LayerNormalization, drop_path, one_or_all, register, symbolic, token_width
 from .attention import MultiHeadSelfAttention, Switches
 from .mlp import LayerScale, MlpBlock
@@ -72,9 +72,7 @@ class TransformerBlock(Switches):
     is_repeated: ClassVar[bool] = True  # in a model, with other values
 
     def setup(self) -> None:
-        rates = (self.dropout, self.attention_dropout, self.stochastic_depth)
-        if self.remat and any(rates):
-            raise ValueError(NO_REMAT_WITH_DROPOUT.format(*rates))
+        check_remat(self)
         # The numbers in these names are those of Google's files, which count all modules of a block.
         self.att: MultiHeadSelfAttention = self.part(
             MultiHeadSelfAttention, "MultiHeadDotProductAttention_1", dropout=self.attention_dropout

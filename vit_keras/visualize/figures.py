@@ -100,6 +100,10 @@ def plot_methods(images: Sequence[Any], maps: Sequence[Mapping[str, np.ndarray]]
     """Draw the maps of several images by several methods, one row per image; those of one image side by side."""
     titles = [title.replace("$", r"\$") for title in titles]  # or Matplotlib reads it as a formula
     pixels, columns = [as_picture(image) for image in images], max(map(len, maps)) + 1
+    if len(pixels) == 1:
+        figure = _small_multiples(maps[0], pixels[0], Look(), None, True, 2.2)
+        figure.suptitle(titles[0], size=11)
+        return figure
     heights = [1.6 * image.shape[0] / image.shape[1] + 0.9 for image in pixels]
     figure = new_figure(1.6 * columns, sum(heights))
     parts = figure.subfigures(len(pixels), squeeze=False, height_ratios=heights)[:, 0]
