@@ -528,3 +528,13 @@ def test_a_folder_of_orbax_without_a_whole_checkpoint_is_named(tmp_path):
     (tmp_path / "0" / "model_config").mkdir(parents=True)  # and no file that says that it is whole
     with pytest.raises(FileNotFoundError, match=tmp_path.name):
         orbax.read(tmp_path)
+
+
+@pytest.mark.parametrize("config", [{"hidden_act": "gelu"}, {"hidden_act": "unknown"}, {"hidden_size": 32}])
+def test_what_an_npz_does_not_store_is_told_whatever_is_next_to_it(config, tmp_path):
+    model = vit.build_model(32, 16, 2, 64, 2, "tiny", 128, classes=3, mlp_activation="gelu")
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.warns(UserWarning, match="does not store") as told:
+        save_weights(model, tmp_path / "x.npz")
+    said = [str(each.message) for each in told if each.category is UserWarning]
+    assert len(said) == 1 and "mlp_activation='gelu'" in said[0]

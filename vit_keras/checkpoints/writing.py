@@ -83,8 +83,14 @@ def save_weights(model: keras.Model, path: str | os.PathLike[str], format: str |
     family, arrays = _arrays(weights, candidates)
     weights.warn_of_others("model.save(path), as .keras, keeps all.")
     if path.suffix == ".npz" and not path.is_dir():
-        _write_all(path.parent, {path.name: lambda part: _write_npz(part, arrays)})
-        _warn_of_unstored_fields(path, weights)
+        unstored: dict[str, Any] = {}
+
+        def write(part: Path) -> None:
+            _write_npz(part, arrays)  # in a folder of its own, where no config.json says what the file does not
+            unstored.update(unstored_fields(part, ViTConfig(**weights.architecture), weights.grid()))
+
+        _write_all(path.parent, {path.name: write})
+        _warn_of_unstored_fields(path, unstored)
     elif path.suffix == ".safetensors" and not path.is_dir():
         _write_all(path.parent, {path.name: lambda part: _write_safetensors(part, arrays, weights, family)})
     else:
@@ -207,9 +213,9 @@ def _facts(config: Mapping[str, Any], weights: ModelWeights) -> dict[str, Any]:
     }
 
 
-def _warn_of_unstored_fields(path: Path, weights: ModelWeights) -> None:
+def _warn_of_unstored_fields(path: Path, fields: Mapping[str, Any]) -> None:
     """Warn about fields that a file of arrays does not store, and that its reader needs."""
-    if fields := unstored_fields(path, ViTConfig(**weights.architecture), weights.grid()):
+    if fields:
         warn_caller(
             f"{path} does not store {', '.join(f'{field}={value!r}' for field, value in fields.items())}; pass that to "
             "from_checkpoint to read the file. A .safetensors file stores it for this package."
