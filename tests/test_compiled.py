@@ -135,9 +135,9 @@ def test_what_is_computed_again_changes_no_gradient(monkeypatch):
 
 @pytest.mark.parametrize("rates", [{"dropout": 0.1}, {"attention_dropout": 0.1}])
 def test_remat_is_refused_with_dropout(rates):
-    with pytest.raises(ValueError, match=r"dropout=0.*0\.1"):
+    with pytest.raises(ValueError, match="remat=True.*dropout=0.1"):
         tiny(remat=True, **rates)
-    with pytest.raises(ValueError, match=r"dropout=0.*0\.1"):
+    with pytest.raises(ValueError, match="remat=True.*dropout=0.1"):
         layers.TransformerBlock(2, 8, remat=True, **rates)
 
 

@@ -88,8 +88,9 @@ def test_a_recording_holds_one_photograph_at_a_time(tmp_path):
     with peak_memory() as peak:
         found = record(model, paths)
     assert [image.shape for image in found.images] == [(1536, MAX_DRAWN, 3)] * 5
-    assert peak() < 60 * MB + 2 * 36_000_000 + 5 * 1536 * MAX_DRAWN * 3
-    np.testing.assert_array_equal(record(model, paths[1:2]).tokens, found.tokens[:, 1:2])
+    assert peak() < 72 * MB + 2 * 36_000_000 + 5 * 1536 * MAX_DRAWN * 3
+    alone = record(model, paths[1:2]).tokens
+    np.testing.assert_allclose(alone, found.tokens[:, 1:2], rtol=0, atol=1e-5)  # float32, in a batch of another size
 
 
 def of_side(side, path):
