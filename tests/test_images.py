@@ -149,6 +149,7 @@ WAYS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # which the caller has opened
 @pytest.mark.filterwarnings("ignore:A float image is meant to be")  # mode F: true, and not the point here
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("mode", MODES)
@@ -157,7 +158,8 @@ def test_read_gives_rgb_of_every_mode_from_everywhere(mode, way, tmp_path):
     image, kind, options, expected = make()
     path = tmp_path / f"image.{kind.lower()}"
     image.save(path, kind, **options)
-    held = Image.open(path).mode
+    with Image.open(path) as opened:
+        held = opened.mode
     if mode == "YCbCr" and held == "RGB":
         pytest.skip("Pillow before 13 cannot read the YCbCr TIFF that it writes")
     assert held == mode.split()[0]  # the file holds what the test is about
@@ -318,6 +320,7 @@ def test_a_missing_file(way, name, tmp_path):
         images.read(way(tmp_path / name), 8)
 
 
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # which the caller has opened
 @pytest.mark.parametrize("content", [b"This is a text.\n", b"", b"<!doctype html><html></html>"])
 @pytest.mark.parametrize("way", ["path", "bytes", "bytesio", "file"])
 def test_what_is_no_image(content, way, tmp_path):
