@@ -135,7 +135,7 @@ def with_task(task):
 def test_a_task_is_known_in_a_new_process(tmp_path):
     with_task("ordinal").save(tmp_path / "model.keras")
     code = (
-        "import sys, keras, vit_keras.anatomy as a; from vit_keras import vit\n"
+        "import sys, keras, vit_keras.anatomy.outputs as a; from vit_keras import vit\n"
         "m = keras.saving.load_model(sys.argv[1]); print(a.task(m), *a.output_names(m), a.class_names(m))"
     )
     ran = subprocess.run(

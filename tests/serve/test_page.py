@@ -67,7 +67,8 @@ def test_a_person_drops_a_picture(tab, address, tmp_path):
     tab.select_option("#layer", "1")
     tab.select_option("#head", "1")
     patches = [pixel(tab, x, y) for y in (0.4, 0.6) for x in (0.4, 0.6)]
-    assert np.argmax(np.sum(patches, axis=1)) == np.argmax(expected["attention"]["layers"][1][1])
+    sums = np.sum(patches, axis=1)
+    assert sums[np.argmax(expected["attention"]["layers"][1][1])] == sums.max()  # two may have the brightest color
     assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 

@@ -90,7 +90,7 @@ def check_config(vit: keras.Model) -> None:
         known = isinstance(layer, Composite) or layer.name in ("embedding", "pre_logits")
         for part in flat_layers(layer) if known else ():
             usual = keras.activations.tanh if part.name == "pre_logits" else keras.activations.linear
-            if not isinstance(part, layers.MlpBlock) and getattr(part, "activation", usual) is not usual:
+            if not isinstance(part, (layers.MlpBlock, MixerBlock)) and getattr(part, "activation", usual) is not usual:
                 raise ValueError(
                     f"The layer {part.name!r} of the model {vit.name!r} has the activation "
                     f"{_named(part.activation)!r:.100}, which a file of weights cannot hold. {remedy}"

@@ -123,7 +123,7 @@ def unstored_fields(
 
 _DEFAULTS = dataclasses.asdict(ViTConfig())
 _SHOWN_BY_SHAPES = ("num_heads", "pooling", "position", "final_norm")
-_SHOWN_BY_FAMILY = ("activation", "merge_tokens", *rules.NUMERICS)
+_SHOWN_BY_FAMILY = ("activation", "merge_tokens", "position_resize", *rules.NUMERICS)
 
 
 # --- the file ------------------------------------------------------------------------------------------------
