@@ -187,7 +187,7 @@ def scaled():
     return keras.Model({"image": image, "factor": factor}, tiny()(image * ops.reshape(factor, (-1, 1, 1, 3))))
 
 
-def beside():
+def with_numbers():
     model, number = tiny(), keras.Input((2,))
     return keras.Model([model.input, number], K.Dense(3)(K.Concatenate()([model.output, K.Dense(4)(number)])))
 
@@ -231,7 +231,7 @@ AROUND = {
     "pooling of tokens": lambda: keras.Sequential([tiny(include_top=False, pooling=None), K.GlobalAveragePooling1D()]),
     "a mask": masked,
     "a factor": scaled,
-    "numbers beside": beside,
+    "images and numbers": with_numbers,
     "two images": pair,
     "frames": frames,
     "two outputs": two_outputs,

@@ -1,6 +1,5 @@
 """A model becomes a file of another framework and comes back: the same names, bits and configuration."""
 
-import contextlib
 import json
 import warnings
 
@@ -180,9 +179,12 @@ def test_a_google_file_comes_out_as_it_was(golden, tmp_path):
 def test_google_models_go_to_safetensors_and_back(golden, tmp_path):
     model = from_checkpoint(google_file(golden, tmp_path / "source.npz"))
     for format in ("timm", "huggingface"):
-        with contextlib.suppress(ValueError):
+        try:
             save_weights(model, tmp_path / f"{format}.safetensors", format)
-            assert_same_model(model, from_checkpoint(tmp_path / f"{format}.safetensors"))
+        except ValueError as error:
+            assert "These formats can hold it" in str(error)
+            continue
+        assert_same_model(model, from_checkpoint(tmp_path / f"{format}.safetensors"))
 
 
 def test_the_file_has_the_published_size_to_the_byte(tmp_path):

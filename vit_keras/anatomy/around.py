@@ -11,7 +11,7 @@ from ..layers.tokens import MeanToken
 from .parts import BLOCKS, HEADS, find_vit, learner
 
 _BEHIND = ("Transformer_encoder_norm", "fc_norm", "MAPHead_0")
-"""Names of the layers with weights that a ViT has behind its last block, beside its head."""
+"""Names of the layers with weights that a ViT has behind its last block, except its head."""
 
 
 def backbone(model: keras.Model) -> set[keras.layers.Layer]:

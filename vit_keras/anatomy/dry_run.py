@@ -120,7 +120,7 @@ def images(model: keras.Model, values: Any) -> Any:
 
 
 def either(model: keras.Model, rows: int, answer: Callable[[Any], Any]) -> Any:
-    """Return an answer for one image or, where something beside the ViT must have as many rows, for several."""
+    """Return an answer for one image or, where another input must have as many rows, for several."""
     with contextlib.suppress(Exception):  # each backend's own, of shapes that do not go together
         return answer(images(model, [0.0]))
     return answer(images(model, [0.0] * rows))
@@ -248,7 +248,7 @@ def _ending(model: keras.Model, inputs: Any) -> Ending:
 
 
 def _replaced(model, inputs, replaced, heads, seed, left_out=None):
-    """Return a model's output for numbers in place of what layers return, and what other layers take then.
+    """Return a model's output if some layers return random numbers, and what other layers take then.
 
     An operation that is left out returns what it takes; a layer with an `activation` computes without it.
     """

@@ -210,7 +210,7 @@ def run_graph(model: keras.Model, inputs: Any, call_of: Callable[[Any], Callable
 
 
 def _steps_of(model: keras.Model) -> list[tuple[Any, list[int], list[int]]]:
-    """Return the nodes of a functional model in order, the ids of their outputs, and of what none after them takes."""
+    """Return a model's nodes in order, with the ids of their outputs and of tensors that no later node takes."""
     by_depth, steps, taken = model._nodes_by_depth, [], {id(x) for x in model.outputs}
     for node in (node for depth in sorted(by_depth) for node in reversed(by_depth[depth])):  # the last one first
         if node.operation and not node.is_input:

@@ -115,7 +115,7 @@ def _values(x: Any, *variables: Any, in_float32: bool = False) -> Any:
     if type(x) is not _Tensor or x.is_meta or _torch.compiler.is_compiling():  # Keras infers shapes on "meta"
         return None
     dtype, is_cpu = x.dtype, x.is_cpu
-    if not dtype.is_floating_point or (is_cpu and dtype is _torch.float16):  # of which Keras computes some in float32
+    if not dtype.is_floating_point or (is_cpu and dtype is _torch.float16):  # Keras computes some in float32
         return None
     try:
         if _torch.is_autocast_enabled("cpu" if is_cpu else x.device.type):

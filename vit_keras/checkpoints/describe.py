@@ -95,7 +95,7 @@ def _about_values(reader: Any) -> dict[str, list[str]]:
 def unstored_fields(
     path: str | os.PathLike[str], config: ViTConfig, grid: tuple[int, int] | None = None
 ) -> dict[str, Any]:
-    """Return the fields of a configuration, and the grid, that a file does not store, so that readers must be told."""
+    """Return the fields of a configuration that a file does not store; with `grid`, those of its positions too."""
     # This package reads them from the metadata of safetensors files.
     weights = Weights(path)
     family, open_fields = weights.family, {}
@@ -106,7 +106,8 @@ def unstored_fields(
     except ValueError:
         read = {**weights.architecture, "num_heads": None}
     theirs = {field: read.get(field, _DEFAULTS[field]) for field in _SHOWN_BY_SHAPES}
-    theirs |= {field: family.config.get(field, _DEFAULTS[field]) for field in _SHOWN_BY_FAMILY}
+    shown = (*_SHOWN_BY_FAMILY, "position_resize") if grid else _SHOWN_BY_FAMILY
+    theirs |= {field: family.config.get(field, _DEFAULTS[field]) for field in shown}
     theirs |= {"mlp_activation": "silu"} if config.gated_mlp else {}
     theirs |= {} if config.include_top else {"activation": config.activation}  # without a head there is none
     theirs |= rules.bind(family, weights.reader, weights.reader.shape).told
@@ -123,7 +124,7 @@ def unstored_fields(
 
 _DEFAULTS = dataclasses.asdict(ViTConfig())
 _SHOWN_BY_SHAPES = ("num_heads", "pooling", "position", "final_norm")
-_SHOWN_BY_FAMILY = ("activation", "merge_tokens", "position_resize", *rules.NUMERICS)
+_SHOWN_BY_FAMILY = ("activation", "merge_tokens", *rules.NUMERICS)
 
 
 # --- the file ------------------------------------------------------------------------------------------------

@@ -67,17 +67,17 @@ def collect(
     is_about_other = bool(config) and not _is_about(config, inferred)
     if is_about_other:
         if published is None:
-            others = [name for name in _WITH_CONFIG if os.path.isfile(_beside(path, name))]
+            others = [name for name in _WITH_CONFIG if os.path.isfile(_next_to(path, name))]
             rest = f", nor {some(others)} next to it" if others else ""
-            warn_caller(f"{_beside(path, 'config.json')} is not used{rest}: it is about a model of another size.")
+            warn_caller(f"{_next_to(path, 'config.json')} is not used{rest}: it is about a model of another size.")
         config, task, preprocessor = {}, {}, {}
     whole = family in KERAS_HUB_FAMILIES and keras_hub_json.tower(reader.metadata.get("config"))
-    with naming(path if whole else _beside(path, "config.json"), "values"):
+    with naming(path if whole else _next_to(path, "config.json"), "values"):
         fields = _checked(_read_config(config, family, inferred, task), inferred)
     preprocessing = None
     clip = neighbor(path, "open_clip_config.json")
     if clip.get("model_cfg") and family not in HUGGING_FACE_FAMILIES and published is None:
-        with naming(_beside(path, "open_clip_config.json"), "values"):
+        with naming(_next_to(path, "open_clip_config.json"), "values"):
             fields |= _checked(open_clip_json.image_fields(clip["model_cfg"], inferred), inferred)
             if clip.get("preprocess_cfg"):
                 preprocessing = open_clip_json.preprocessing(clip["preprocess_cfg"])
@@ -109,7 +109,7 @@ def collect(
     image_size = fields.pop("image_size", None)
     if isinstance(image_size, int):
         image_size = (image_size, image_size)
-    with naming(_beside(path, "config.json"), "values"):
+    with naming(_next_to(path, "config.json"), "values"):
         doubts = {} if published or is_ours else _doubts(config, fields)
     labels = labels or (published.labels if published else None)
     stated |= {"task"} if labels is not None or is_ours or "task" in settings or config.get("problem_type") else set()
@@ -127,13 +127,13 @@ def _doubts(config: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, s
     return {"mlp_activation": f" (as timm computes it; the authors of {trained.name} trained it with {theirs!r})"}
 
 
-def _beside(path: Path, name: str) -> Path:
+def _next_to(path: Path, name: str) -> Path:
     return (path if path.is_dir() else path.parent) / name
 
 
 def neighbor(path: Path, name: str) -> dict[str, Any]:
     """Return the JSON object in a file of the same folder, or an empty one if it cannot be read."""
-    file = _beside(path, name)
+    file = _next_to(path, name)
     if not os.path.isfile(file):
         return {}
     try:
@@ -208,7 +208,7 @@ def stated_channels(saved: Mapping[str, Any], path: Path, given: int | None = No
     if "channels" in saved:
         return saved["channels"]
     config = neighbor(path, "config.json")
-    with naming(_beside(path, "config.json"), "values"):
+    with naming(_next_to(path, "config.json"), "values"):
         vision, timm = transformers_models.tower(config) or {}, config.get("pretrained_cfg") or {}
         said = (vision.get("num_channels"), (config.get("model_args") or {}).get("in_chans"), config.get("in_chans"))
         said += tuple(timm.get("input_size") or ())[:1]
@@ -267,10 +267,10 @@ def _preprocessing(
         if hub_preprocessor and hub_preprocessor["config"].get("image_converter"):
             with naming(path, "the preprocessor"):
                 return _bounded(keras_hub_json.preprocessing(hub_preprocessor))
-        with naming(_beside(path, name), "values"):
+        with naming(_next_to(path, name), "values"):
             if {"image_mean", "do_normalize", "image_processor_type"} & set(processor):
                 return _bounded(Preprocessing.from_hugging_face(processor))
-        with naming(_beside(path, "config.json"), "values"):
+        with naming(_next_to(path, "config.json"), "values"):
             if config.get("pretrained_cfg"):
                 return _bounded(Preprocessing.from_timm(config["pretrained_cfg"]))
     except ValueError as error:  # the weights are useful without it

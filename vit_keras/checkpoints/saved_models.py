@@ -190,7 +190,7 @@ def _is_of_compiling(error: BaseException) -> bool:
 
 
 def is_whole_model(model: Any) -> bool:
-    """Return whether a path is that of a Keras model, and not only of weights; the name decides of a missing file."""
+    """Return whether a path is a whole Keras model and not only weights; by its name if there is no file."""
     # A model of KerasHub is read as a file of weights.
     if not isinstance(model, (str, os.PathLike)):
         return False

@@ -37,7 +37,7 @@ def check_images(plan: Plan, images: Any) -> list[Any]:
         raise TypeError(f"Images are paths, arrays or a folder. Received: {received(images)}")
     found, channels = list(images), plan.image_shape[3]
     if not found:
-        raise ValueError("There are no images. Pass some paths, arrays or a folder; or check=True for drawn ones.")
+        raise ValueError("There are no images. Pass paths, arrays or a folder, or check=True for drawn images.")
     for each in found if channels != 3 else ():
         if getattr(each, "dtype", None) != "uint8" or np.shape(each)[2:] != (channels,):
             raise ValueError(

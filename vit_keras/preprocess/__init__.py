@@ -5,7 +5,7 @@ Every family of checkpoints was trained and measured with its own way to bring a
 Keras; the layer is in `preprocess.layer`.
 
 `vit_keras.preprocess` is this module, `Preprocessing` the description, and `Preprocess` the Keras layer that applies it
-to a batch of pixels; `vit_keras.preprocessing_layer(model)` returns that of a model. `model.preprocessing` is the
+to a batch of pixels; `vit_keras.preprocessing_layer(model)` makes it for a model. `model.preprocessing` is the
 description of its checkpoint, and `model.preprocess(images)` applies it. `preprocess_inputs(pixels)` is Google's
 normalization alone (vit-keras 0.x). In training, `preprocessing=` takes a `Preprocessing`; in visualization,
 `preprocess=` takes `"own"`, a function from pixels to the model's input, or `None`.

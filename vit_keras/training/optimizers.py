@@ -29,7 +29,7 @@ _BEFORE_THE_BLOCKS = re.compile(
     r"(^|/)(embedding/(kernel|bias)$|embedding_norm|patch_norm|class_token|distillation_token|register_tokens|"
     r"Transformer_posembed_input|rotary_positions|Transformer_norm_pre|conv_root|gn_root|block\d+_unit\d+)"
 )
-# A text tower's table of tokens, right before its positions; not an `Embedding` that somebody has put beside a ViT.
+# A text tower's table of tokens, right before its positions; not an `Embedding` that a user has added to a ViT.
 _TEXT_TABLE = re.compile(r"(^|/)embedding/embeddings (\S*/)?Transformer_posembed_input/")
 _LAST_NORM = re.compile(r"(^|/)Transformer_encoder_norm/")
 _NEVER_DECAYED = re.compile(r"(^|/)(cls|registers|probe|pos_embedding|relative_position_bias|frequencies|\w*token)$")

@@ -74,7 +74,7 @@ _EMBEDDINGS = (
     *array("embeddings.position_embeddings", POSITIONS, op=TOKENS),
 )
 _HEADS = (
-    *linear("cls_classifier", "head", beside="head_dist/kernel"),
+    *linear("cls_classifier", "head", requires="head_dist/kernel"),
     *linear("classifier", "head"),
     *linear("distillation_classifier", "head_dist"),
 )
@@ -156,7 +156,7 @@ DINOV2 = Family(
         *_new_attention(f"{_OLD}.attention", "o_proj"),
         *_scales(_OLD, "layer_scale1.lambda1", "layer_scale2.lambda1"),
         *linear(f"{_OLD}.mlp.weights_in", f"{MLP}/Gate", f"{MLP}/Dense_0"),
-        *linear(f"{_OLD}.mlp.weights_out", f"{MLP}/Dense_1", beside=f"{MLP}/Gate/kernel"),
+        *linear(f"{_OLD}.mlp.weights_out", f"{MLP}/Dense_1", requires=f"{MLP}/Gate/kernel"),
         *_new_mlp(_OLD),
         *linear(f"{_OLD}.mlp.gate_proj", f"{MLP}/Gate"),
         *linear(f"{_OLD}.mlp.up_proj", f"{MLP}/Dense_0"),
@@ -223,7 +223,7 @@ CLIP = Family(
         *_TOWER,
     ),
     outer=(
-        *linear("classifier", "head", beside="head/bias", implied={"pooling": "gap", "final_norm": None}),
+        *linear("classifier", "head", requires="head/bias", implied={"pooling": "gap", "final_norm": None}),
         *linear("visual_projection", "head"),
     ),
     ignored=(*_OTHER_PARTS, "git.*", "output.*", "image_to_text_projection.*"),

@@ -77,7 +77,7 @@ class Rule:
     stacked: bool = False  # whether the first axis counts the blocks
     shared: bool = False  # whether all blocks share the array
     implied: Mapping[str, Any] | None = None  # fields of `ViTConfig` that a file with such an array implies
-    beside: str | None = None  # pattern of another weight; the array is written only for models that have it
+    requires: str | None = None  # pattern of another weight; the array is written only for models that have it
 
 
 def array(source: str, *targets: str | None, op: Op = AS_IS, **options: Any) -> tuple[Rule, ...]:
@@ -368,5 +368,5 @@ def _written(
     for match in [match for name in left if (match := pattern.fullmatch(name))]:
         numbers = _numbers(patterns[0], match)
         targets = [_fill(target, numbers) for target in patterns]
-        if all(t in left for t in targets) and (rule.beside is None or _fill(rule.beside, numbers) in known):
+        if all(t in left for t in targets) and (rule.requires is None or _fill(rule.requires, numbers) in known):
             yield numbers, targets

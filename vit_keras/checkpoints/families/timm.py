@@ -51,9 +51,9 @@ _ALSO = (  # other spellings of the same weights, in the originals' files
     *linear("blocks.{i}.mlp.w12", f"{MLP}/Gate", f"{MLP}/Dense_0"),
     *linear("blocks.{i}.mlp.w1", f"{MLP}/Gate"),
     *linear("blocks.{i}.mlp.w2", f"{MLP}/Dense_0"),
-    *linear("blocks.{i}.mlp.w3", f"{MLP}/Dense_1", beside=f"{MLP}/Gate/kernel"),
+    *linear("blocks.{i}.mlp.w3", f"{MLP}/Dense_1", requires=f"{MLP}/Gate/kernel"),
     *linear("blocks.{i}.mlp.fc1_g", f"{MLP}/Gate"),
-    *linear("blocks.{i}.mlp.fc1_x", f"{MLP}/Dense_0", beside=f"{MLP}/Gate/kernel"),
+    *linear("blocks.{i}.mlp.fc1_x", f"{MLP}/Dense_0", requires=f"{MLP}/Gate/kernel"),
     *norm("blocks.{i}.mlp.ffn_ln", f"{MLP}/norm"),
     *norm("blocks.{i}.attn.inner_attn_ln", f"{ATTENTION}/norm"),
     *(rule for part in _QKV for rule in linear(f"blocks.{{i}}.attn.{part.rpartition('/')[2][0]}_proj", part)),
@@ -71,8 +71,8 @@ _STEM = "patch_embed.backbone"
 _UNIT = f"{_STEM}.stages.{{s}}.blocks.{{u}}"
 _FIRST_UNIT = "block1/unit1/conv1/kernel"
 _RESNET = (
-    *conv(f"{_STEM}.stem.conv", "conv_root", beside=_FIRST_UNIT),
-    *norm(f"{_STEM}.stem.norm", "gn_root", beside=_FIRST_UNIT),
+    *conv(f"{_STEM}.stem.conv", "conv_root", requires=_FIRST_UNIT),
+    *norm(f"{_STEM}.stem.norm", "gn_root", requires=_FIRST_UNIT),
     *conv(f"{_STEM}.conv", "conv_root"),
     *norm(f"{_STEM}.norm", "gn_root"),
     *(rule for n in "123" for rule in conv(f"{_UNIT}.conv{n}", f"block{{s+1}}/unit{{u+1}}/conv{n}")),

@@ -12,8 +12,8 @@ _IN = "transformer.layers.{i}"
 _QKV = (f"{ATTENTION}/query", f"{ATTENTION}/key", f"{ATTENTION}/value")
 _FIRST = "to_patch_embedding.1.weight"
 _RULES = (
-    *array("to_patch_embedding.2.weight", "embedding/kernel", op=PATCH_LINEAR, beside="patch_norm/norm/scale"),
-    *array("to_patch_embedding.2.bias", "embedding/bias", beside="patch_norm/norm/scale"),
+    *array("to_patch_embedding.2.weight", "embedding/kernel", op=PATCH_LINEAR, requires="patch_norm/norm/scale"),
+    *array("to_patch_embedding.2.bias", "embedding/bias", requires="patch_norm/norm/scale"),
     *array(_FIRST, "embedding/kernel", op=PATCH_LINEAR, when=axes(_FIRST, 2)),  # before version 1.0: no norms
     *array("to_patch_embedding.1.bias", "embedding/bias", when=axes(_FIRST, 2)),
     *norm("to_patch_embedding.1", "patch_norm/norm"),
@@ -49,7 +49,7 @@ VIT = Family(
         *linear(f"{_IN}.1.fn.net.0", f"{MLP}/Dense_0"),
         *linear(f"{_IN}.1.fn.net.3", f"{MLP}/Dense_1"),
         *norm("mlp_head.0", "fc_norm"),
-        *linear("mlp_head.1", "head", beside="fc_norm/scale"),
+        *linear("mlp_head.1", "head", requires="fc_norm/scale"),
         *linear("mlp_head", "head"),
     ),
     config={**_CONFIG, "pooling": "token"},

@@ -24,7 +24,7 @@ def mean_attention_distance(recording: Recording) -> np.ndarray:
         float32 `(layers, heads)`: pixels of the model's input, along the real sides of a rectangular patch.
 
     Raises:
-        ValueError: There is no attention of single heads in the recording.
+        ValueError: The recording has no attention of single heads.
 
     Example:
         >>> even = np.full((1, 1, 1, 196, 196), 1 / 196, "float32")  # one layer, image and head; 14 x 14 patches
@@ -55,7 +55,7 @@ def attention_entropy(recording: Recording) -> np.ndarray:
         float32 `(layers, heads)`.
 
     Raises:
-        ValueError: There is no attention of single heads in the recording.
+        ValueError: The recording has no attention of single heads.
 
     Example:
         >>> even = np.full((1, 1, 1, 196, 196), 1 / 196, "float32")  # one layer, image and head; 14 x 14 patches
