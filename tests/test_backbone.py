@@ -42,6 +42,7 @@ MODELS = {
 }
 
 
+@pytest.mark.compiles_long
 @pytest.mark.core
 @pytest.mark.parametrize("name", MODELS)
 def test_maps_are_what_the_blocks_show(name):

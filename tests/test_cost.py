@@ -54,7 +54,7 @@ def check():
 
 
 @pytest.mark.any_backend
-@pytest.mark.three_cases
+@pytest.mark.few_cases(3)
 @pytest.mark.parametrize("variant", [*VARIANTS.values(), CIFAR10], ids=lambda config: config.name)
 def test_parameters_of_published_sizes(variant):
     two = variant.replace(num_layers=2)
@@ -64,6 +64,7 @@ def test_parameters_of_published_sizes(variant):
     assert cost(variant).parameters == counted + (variant.num_layers - 2) * block
 
 
+@pytest.mark.few_cases(9)
 @pytest.mark.any_backend
 @pytest.mark.parametrize("name", FIELDS)
 def test_variables_operations_and_memory_are_those_of_the_model(name, request):

@@ -314,6 +314,7 @@ def test_files_round_trip(name, tmp_path):
     np.testing.assert_array_equal(run(fresh, images), run(model, images))
 
 
+@pytest.mark.few_cases(2)
 @pytest.mark.parametrize("name", ["dino_original", "deit3_original", "hf_beit"])
 def test_saved_weights_are_resampled_by_the_way_of_their_family(name, tmp_path):
     square, path = native(name), tmp_path / "some.weights.h5"
@@ -383,6 +384,7 @@ def test_policies(name, policy):
         assert keras.backend.standardize_dtype(output.dtype) == wide
 
 
+@pytest.mark.few_cases(3)
 @pytest.mark.core
 @pytest.mark.parametrize("name", ["timm_vit", "BV-mu_16-sincos", "dinov3_original"])
 @pytest.mark.parametrize("policy", ["mixed_float16", "float64"])
@@ -437,6 +439,7 @@ def test_rope_with_remat_learns_the_same():
 # ---------------------------------------------------------------------- maps --
 
 
+@pytest.mark.few_cases(3)
 @pytest.mark.parametrize(
     "name",
     ["timm_dinov2_reg4", "timm_deit_distilled", "dinov3_original", "hf_beit", "hf_siglip_vision", "timm_hybrid_r8"],
@@ -486,6 +489,7 @@ def copied(copy, **options):
     return model, plain
 
 
+@pytest.mark.few_cases(6)
 @pytest.mark.parametrize("copy", COPIES)
 @pytest.mark.parametrize(
     "options",
