@@ -52,9 +52,10 @@ CHANGES = {
     "one epsilon": changed(f"{B}.layernorm2", epsilon=0.5),
     "an activation inside of an MLP": changed(f"{B}.mlpblock.layers.2", activation=keras.activations.tanh),
     "one rate": changed(f"{B}.dropout_layer", rate=0.5),
+    "another token": changed("ExtractToken", index=2),
+    "a function of the head that has no name": changed("head", activation=lambda x: x / 2),
     "numbers": lambda model: anatomy.name_classes(model, NAMES, "regression"),
     "softmax of the head": changed("head", activation=keras.activations.softmax),
-    "a function of the head that has no name": changed("head", activation=lambda x: x / 2),
     "all epsilons": epsilons,
     "the last epsilon": changed("Transformer_encoder_norm", epsilon=0.5),
     "the activation of one MLP": changed(f"{B}.mlpblock", activation="relu"),
@@ -63,7 +64,6 @@ CHANGES = {
     "a rate in an MLP": changed(f"{B}.mlpblock.layers.1", rate=0.4),
     "a rate after the positions": changed("Transformer_posembed_input.dropout_layer", rate=0.0),
     "normalization behind": changed(B, post_norm=True),
-    "another token": changed("ExtractToken", index=2),
 }
 
 
@@ -153,7 +153,7 @@ def each_copy(model, folder, chosen):
         compare(model, copy, how)
 
 
-@pytest.mark.few_cases(6)
+@pytest.mark.few_cases(8)
 @pytest.mark.core
 @pytest.mark.compiles_long
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5")
@@ -224,13 +224,13 @@ AROUND = {
     "two images": pair,
     "frames": frames,
     "two outputs": two_outputs,
+    "Resizing before": lambda: keras.Sequential([keras.Input((24, 24, 3)), K.Resizing(16, 16), tiny()]),
     "Softmax on its tensors": lambda: flat(K.Softmax()),
     "ops.softmax": lambda: flat(ops.softmax),
     "a temperature": lambda: flat(lambda x: x / 5),
     "Rescaling": lambda: keras.Sequential([tiny(), K.Rescaling(0.1)]),
     "UnitNormalization": lambda: headless(K.UnitNormalization()),
     "Rescaling before": lambda: keras.Sequential([keras.Input((16, 16, 3)), K.Rescaling(1 / 127.5, -1), tiny()]),
-    "Resizing before": lambda: keras.Sequential([keras.Input((24, 24, 3)), K.Resizing(16, 16), tiny()]),
     "own hidden layers": lambda: flat(lambda x: K.Dense(3, "softmax")(K.Dense(8, "relu")(x))),
     "nested twice": lambda: keras.Sequential([keras.Sequential([tiny(), K.Dropout(0.1)]), K.Softmax()]),
     "pooling of tokens": lambda: keras.Sequential([tiny(include_top=False, pooling=None), K.GlobalAveragePooling1D()]),
@@ -239,7 +239,7 @@ AROUND = {
 }
 
 
-@pytest.mark.few_cases(6)
+@pytest.mark.few_cases(7)
 @pytest.mark.core
 @pytest.mark.compiles_long
 @pytest.mark.parametrize("around", AROUND)

@@ -64,7 +64,6 @@ def test_parameters_of_published_sizes(variant):
     assert cost(variant).parameters == counted + (variant.num_layers - 2) * block
 
 
-@pytest.mark.few_cases(9)
 @pytest.mark.any_backend
 @pytest.mark.parametrize("name", FIELDS)
 def test_variables_operations_and_memory_are_those_of_the_model(name, request):

@@ -315,7 +315,7 @@ def test_files_round_trip(name, tmp_path):
 
 
 @pytest.mark.few_cases(2)
-@pytest.mark.parametrize("name", ["dino_original", "deit3_original", "hf_beit"])
+@pytest.mark.parametrize("name", ["dino_original", "hf_beit", "deit3_original"])
 def test_saved_weights_are_resampled_by_the_way_of_their_family(name, tmp_path):
     square, path = native(name), tmp_path / "some.weights.h5"
     for source, size in ((square, (24, 40)), (vit_keras.resize(square, (24, 48)), (40, 16))):

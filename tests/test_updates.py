@@ -14,9 +14,9 @@ from vit_keras.backend import updates
 pytestmark = [pytest.mark.core, pytest.mark.only_on("torch", "tensorflow", reason="XLA joins the operations by itself")]
 
 OPTIMIZERS = {
+    "LayerwiseAdamW": training.LayerwiseAdamW,
     "Adam": lambda **options: training.fused(keras.optimizers.Adam(**options)),
     "AdamW": lambda **options: training.fused(keras.optimizers.AdamW(**options)),
-    "LayerwiseAdamW": training.LayerwiseAdamW,
 }
 
 OPTIONS = {
