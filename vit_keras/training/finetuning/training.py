@@ -17,8 +17,9 @@ import keras
 import numpy as np
 
 from ... import __version__
+from ..._internal.finite import check_outputs
 from ..._internal.progress import SECONDS_BETWEEN_LINES
-from ...anatomy import name_classes, predictions
+from ...anatomy import name_classes
 from ...anatomy import task as task_of
 from ...anatomy.around import heads
 from ...anatomy.outputs import NUMBERS, labels_of, output_kind, output_names
@@ -29,7 +30,7 @@ from ...opening import resize
 from ..checks import UNBALANCED
 from ..data.dataset import ImageFolder
 from ..embeddings import ridge_probe
-from ..evaluation import Evaluation, evaluate_decoded
+from ..evaluation import Evaluation, predicted
 from ..evaluation.calibration import calibrate, tempered
 from ..evaluation.flips import MOST_IMAGES, FlipTest, flip_test
 from ..evaluation.frozen import FrozenFeatures
@@ -185,9 +186,8 @@ class Training:
     def settings(self) -> dict[str, Any]:
         """Return what the result depends on."""
         data = self.request.data
-        weights = () if data.weights is None else (data.weights,)
         return {
-            "images": digest(json.dumps([self.split(), data.names]), data.labels, *weights),
+            "images": digest(json.dumps([self.split(), data.names]), data.labels),
             "model": digest(json.dumps(self.model.settings()), *self.model.get_weights()),
             "batch_size": self.train.batch_size,
             **self.request.settings(),
@@ -196,9 +196,7 @@ class Training:
     def score(self) -> float:
         """Return the metric of the held-out images in the middle of the training."""
         held_out, data = cast("ImageFolder", self.held_out), self.request.data
-        batches = (held_out[n][0] for n in range(len(held_out)))
-        outputs = predictions(self.model, np.concatenate([self.model.predict_on_batch(batch) for batch in batches]))
-        labels = held_out.labels
+        outputs, labels = predicted(self.model, held_out), held_out.labels
         if self.unit is not None:
             outputs, labels = outputs * self.unit[1] + self.unit[0], data.labels[held_out.rows]
         return Evaluation(data.names, (), labels, outputs, data.task).score(self.request.metric)
@@ -283,8 +281,8 @@ class Training:
         if self.baseline is not None:
             request.say(f"Linear probe, in {duration(self.baseline.seconds)}: {self.baseline.text}")
         self.fit(place, frozen, folds, whole)
-        run, size = self.run, self.train.batch_size
-        self.evaluation = evaluate_decoded(self.model, held_out, request.data.root, batch_size=size)
+        run, outputs = self.run, check_outputs(self.model, predicted(self.model, held_out))
+        self.evaluation = request.evaluation(held_out.rows, outputs)
         if request.calibrate:
             self.temperature = calibrate(self.model, self.evaluation)
             shares = tempered(self.evaluation.probabilities, self.temperature, request.data.task).astype("float32")
