@@ -59,7 +59,7 @@ CHANGES = {
     "flip_test": [True],
     "optimizer": ["sgd", "lamb"],
     "dtype": ["mixed_bfloat16"],
-    "augmentation": [None, {"crop": 0.5, "mixup": 0.3}, {"crop": None, "flip": True}, {"trivial_augment": True}],
+    "augmentation": [None, {"crop": 0.5, "mixup": 0.3}, {"crop": None, "flip": True}],
 }
 OPTIONS = {
     "folds": [2, 3],

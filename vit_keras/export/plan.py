@@ -22,7 +22,7 @@ from ..anatomy.around import around, heads, mixes
 from ..anatomy.dry_run import readout, runs
 from ..anatomy.inputs import native_size, preprocessing_of
 from ..anatomy.outputs import NUMBERS, output_kind
-from ..anatomy.parts import find_vit, has_attention, prefix_names
+from ..anatomy.parts import find_vit, has_attention, patch_stride, prefix_names
 from ..backend import compiled
 from ..backend.keras_internals import INPUT_DTYPE, flat_layers
 from ..checkpoints.describe import cached_as
@@ -212,7 +212,7 @@ class Plan:
             "crop": None if last is None else last.crop,
             "crop_mode": None if last is None else last.crop_mode,
             "resized": None if last is self.preprocessing else self.image_size,  # by the file, and again by the model
-            "stride": anatomy.patch_stride(vit, size),
+            "stride": patch_stride(vit, size),
             "prefix": len(prefix_names(vit)),
             "readout": self._readout(),
         }

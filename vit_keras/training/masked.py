@@ -10,15 +10,12 @@ from keras import ops
 
 from .._internal.validate import is_number
 from ..anatomy.parts import blocks, final_norm, find_vit
-from ..backend import openvino, replicas
+from ..backend import replicas
 from ..backend.guarded import CheckedModel
 from ..layers import TransformerBlock
 from ..positions import sincos2d
 
 __all__ = ["MaskedAutoencoder", "MaskedPatchPrediction", "patchify"]
-
-
-_NEW_MASKS = "random numbers that are new in every batch"
 
 
 class _MaskedPretraining(CheckedModel):
@@ -37,14 +34,6 @@ class _MaskedPretraining(CheckedModel):
     def learner(self) -> keras.Model:
         """Return the encoder."""
         return self.encoder
-
-    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
-        openvino.refuse("evaluate of a masked pre-training", _NEW_MASKS)
-        return super().evaluate(*args, **kwargs)
-
-    def predict(self, *args: Any, **kwargs: Any) -> Any:
-        openvino.refuse("predict of a masked pre-training", _NEW_MASKS)
-        return super().predict(*args, **kwargs)
 
     def _add_mask_token(self, width):
         normal = keras.initializers.RandomNormal(stddev=0.02)

@@ -72,8 +72,7 @@ def image_folder(
     images, are ignored.
 
     A model that normalizes its inputs itself (with `Rescaling`, `Preprocess` or other operations before its ViT) is
-    given pixels; one that also resizes them, in the one size that its own resizing leaves as it is
-    (`anatomy.batch_preprocessing_of`).
+    given pixels; one that also resizes them, in the one size that its own resizing leaves as it is.
 
     Args:
         path: The folder, with one folder for each class.
