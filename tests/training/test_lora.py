@@ -57,13 +57,13 @@ def test_only_the_adapters_and_the_head_are_trained():
 @pytest.mark.parametrize(("alpha", "scale"), [(None, 1), (6, 3)])
 def test_adapters_are_scaled_as_in_the_paper(alpha, scale):
     """arXiv 2106.09685, section 4.1: the kernel is W + alpha / rank · A B."""
-    model = tiny()
+    array, model = keras.ops.convert_to_numpy, tiny()
     query = model.get_layer("Transformer_encoderblock_0").att.query_dense
-    kernel = np.array(query.kernel)
+    kernel = array(query.kernel)
     add_lora(model, rank=2, alpha=alpha)
     perturb(model)
-    product = np.array(query.lora_kernel_a) @ np.array(query.lora_kernel_b)
-    np.testing.assert_allclose(np.array(query.kernel), kernel + scale * product, atol=1e-6)  # float32
+    product = array(query.lora_kernel_a) @ array(query.lora_kernel_b)
+    np.testing.assert_allclose(array(query.kernel), kernel + scale * product, atol=1e-6)  # float32
     copy = keras.models.clone_model(model)
     copy.set_weights(model.get_weights())
     np.testing.assert_allclose(outputs(copy), outputs(model), atol=1e-6)
