@@ -250,7 +250,7 @@ class ViTConfig:
     patch_resize: str = "bilinear"
     """How a patch kernel is resampled to a different patch size (FlexiViT's PI-resize), with the same choices."""
     relative_resize: str = "bilinear"
-    """How relative positions are resampled, with the same choices and also `"geometric"` (BEiT's) and
+    """How relative positions are resampled: a choice of `position_resize`, `"geometric"` (BEiT's) or
     `"geometric_linear"` (timm's)."""
 
     name: str = "vit"

@@ -9,7 +9,7 @@ import keras
 from .._internal.tap import is_tapped, visit
 from ..backend import ops
 from ..backend.attention import fused_attention, has_fused_attention, in_chunks
-from ._base import Composite, Dense, Dropout, LayerNormalization, one_or_all, register, symbolic, token_width
+from ._base import Composite, Dense, Dropout, LayerNormalization, one_or_all, register, token_width
 from .bias import mask_bias, sum_of
 from .relative import RelativePositions
 from .rotary import rotate
@@ -19,20 +19,15 @@ MAX_SCORE_BYTES = 32 << 20
 
 
 class Switches(Composite, kw_only=True):
-    """Arguments of the attention that a `TransformerBlock` passes on, and that `ViTConfig` has under the same names."""
+    """Fields of the attention that a `TransformerBlock` passes on, and that `ViTConfig` has under the same names."""
 
     qkv_bias: bool = True
-    """Whether queries, keys and values have a bias."""
     key_bias: bool | None = None
-    """Whether keys have a bias; `None`: as `qkv_bias`."""
     out_bias: bool = True
-    """Whether the output projection has a bias."""
     attention_norm: bool = False
-    """Whether there is a layer normalization before the output projection (sub-LN, arXiv 2210.06423)."""
     relative_grid: tuple[int, int] | None = None
     """Patches down and across for a learned bias of each relative position (BEiT, arXiv 2106.08254), or `None`."""
     relative_resize: str = "bilinear"
-    """Resampling of this bias; see `vit_keras.positions.resize_relative_position_bias`."""
     rope_interleaved: bool = False
     """Whether rotary positions rotate pairs of neighboring channels instead of the two halves of a head."""
 
@@ -72,13 +67,10 @@ class MultiHeadSelfAttention(RelativePositions, Switches):
     """
 
     num_heads: int
-    """Number of heads."""
     dim_head: int | None = None
-    """Width of a head; `None` for `hidden_size / num_heads`."""
     dropout: float = 0.0
     """Rate of the dropout on the attention weights."""
     epsilon: float = 1e-6
-    """Added to the variance in the layer normalization."""
 
     tapped_as: ClassVar[str] = "attention"  # the name that a `tap` sees the scores under
 
@@ -172,15 +164,8 @@ class MultiHeadSelfAttention(RelativePositions, Switches):
 
         return in_chunks(attend, query, key, value, bias, most=MAX_SCORE_BYTES, training=training)
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        return input_shape
-
-    def compute_output_spec(
-        self, inputs: Any, return_attention_scores: bool = False, queries: Any = None, with_keys: bool = False, **_: Any
-    ) -> Any:
-        (batch, tokens, _), asking = inputs.shape, (inputs if queries is None else queries).shape[1:]
-        scores, keys = (batch, self.num_heads, asking[0], tokens), (batch, tokens, self.projection_dim)
-        return symbolic(self, (batch, *asking), *[scores] * return_attention_scores, *[keys] * with_keys)
+    def compute_output_shape(self, inputs_shape: Any, queries_shape: Any = None) -> Any:
+        return (inputs_shape[0], *(queries_shape or inputs_shape)[1:])
 
 
 def _count(tokens: Any) -> Any:

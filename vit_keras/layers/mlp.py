@@ -95,9 +95,6 @@ class MlpBlock(Composite):
         x = dropout_1(x, training=training)
         return ops.reshape(x, (-1, *[size or ops.shape(inputs)[axis] for axis, size in enumerate(inputs.shape)][1:]))
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        return input_shape
-
     def save_own_variables(self, store: Any) -> None:
         name = self.activation if isinstance(self.activation, str) else ""  # a function stays that of the layer
         store["activation"] = np.frombuffer(name.encode(), "uint8")

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from ..backend import ops
-from ._base import Composite, LayerNormalization, register, symbolic, token_width
+from ._base import Composite, LayerNormalization, register, token_width
 from .attention import MultiHeadSelfAttention
 from .bias import boolean_mask, size_bias
 from .mlp import MlpBlock
@@ -84,13 +84,9 @@ class AttentionPooling(Composite):
             return seen
         return ops.logical_and(seen[:, None], boolean_mask(mask, (inputs.shape[0], 1, inputs.shape[1])))
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        return input_shape[0], input_shape[2]
-
-    def compute_output_spec(self, inputs: Any, attention_mask: Any = None, **_: Any) -> Any:
-        batch, _, width = inputs.shape
-        images = attention_mask.shape[1:2] if _has_images(attention_mask) else ()
-        return symbolic(self, (batch, *images, width))
+    def compute_output_shape(self, inputs_shape: Any, attention_mask_shape: Any = None) -> Any:
+        images = attention_mask_shape[1:2] if len(attention_mask_shape or ()) == 3 else ()
+        return (inputs_shape[0], *images, inputs_shape[2])
 
 
 def _has_images(mask: Any) -> bool:

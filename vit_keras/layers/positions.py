@@ -80,9 +80,6 @@ class AddPositionEmbs(Composite):
         patches = resize_grid(ops.reshape(patches, (*own, width)), grid, self.resize, xp=ops)
         return ops.concatenate([prefix, ops.reshape(patches, (1, -1, width))], axis=1)
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        return input_shape
-
     @property
     def patch_grid(self) -> tuple[int, int] | None:
         """Patches down and across of the table, as passed or inferred for a square; `None` if unknown."""
@@ -144,6 +141,3 @@ class AddSinCosPositionEmbs(Composite):
     def call(self, inputs: Any, patches: Any, training: bool | None = None) -> Any:
         table = sincos2d(width=inputs.shape[-1], **places_in(patches))
         return self.dropout_layer(inputs + ops.cast(table, inputs.dtype), training=training)
-
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        return input_shape
