@@ -90,10 +90,13 @@ class Layer(Direct, _Declared):
     def setup(self) -> None:
         """Check the fields, and make the layers inside."""
 
-    def part(self, kind: Any, name: str, **others: Any) -> Any:
-        """Return a layer for `setup` or `build`, with this layer's dtype policy and the fields that both have."""
+    def part(self, kind: Any, name: str | None, shape: Any = None, **others: Any) -> Any:
+        """Return a layer, built for an input shape if given, with this one's dtype policy and the fields of both."""
         shared = {field: getattr(self, field) for field in getattr(kind, "fields", ()) if field in self.fields}
-        return kind(**{**shared, **others}, name=name, dtype=self.dtype_policy)
+        part = kind(**{**shared, **others}, name=name, dtype=self.dtype_policy)
+        if shape is not None:
+            part.build(shape)
+        return part
 
     def __setattr__(self, name: str, value: Any) -> None:
         own = self.__dict__

@@ -77,28 +77,22 @@ class MultiHeadSelfAttention(RelativePositions, Switches):
     def build(self, input_shape: Any) -> None:
         self.hidden_size: int = token_width(self, input_shape)
         if self.dim_head is None and self.hidden_size % self.num_heads:
-            raise ValueError(
-                f"embedding dimension = {self.hidden_size} should be divisible by number of heads = {self.num_heads}. "
-                "Change one of them, or pass dim_head."
+            sizes = (
+                f"embedding dimension = {self.hidden_size} should be divisible by number of heads = {self.num_heads}"
             )
+            raise ValueError(f"{sizes}. Change one of them, or pass dim_head.")
         self.projection_dim: int = self.dim_head or self.hidden_size // self.num_heads
-        inner, width = self.num_heads * self.projection_dim, self.hidden_size
+        width, inner = self.hidden_size, self.num_heads * self.projection_dim
         key_bias = self.qkv_bias if self.key_bias is None else self.key_bias
-        self.query_dense: Dense = self._dense("query", width, inner, self.qkv_bias)
-        self.key_dense: Dense = self._dense("key", width, inner, key_bias)
-        self.value_dense: Dense = self._dense("value", width, inner, self.qkv_bias)
-        self.combine_heads: Dense = self._dense("out", inner, width, self.out_bias)
-        self.dropout_layer: Dropout = Dropout(self.dropout, dtype=self.dtype_policy)
+        self.query_dense: Dense = self.part(Dense, "query", (None, width), units=inner, use_bias=self.qkv_bias)
+        self.key_dense: Dense = self.part(Dense, "key", (None, width), units=inner, use_bias=key_bias)
+        self.value_dense: Dense = self.part(Dense, "value", (None, width), units=inner, use_bias=self.qkv_bias)
+        self.combine_heads: Dense = self.part(Dense, "out", (None, inner), units=width, use_bias=self.out_bias)
+        self.dropout_layer: Dropout = self.part(Dropout, None, rate=self.dropout)
         if self.attention_norm:
-            self.norm: LayerNormalization = self.part(LayerNormalization, "norm", epsilon=self.epsilon)
-            self.norm.build((None, inner))
+            self.norm: LayerNormalization = self.part(LayerNormalization, "norm", (None, inner), epsilon=self.epsilon)
         self.build_relative_positions(input_shape[1])
         self.change_as_configured()
-
-    def _dense(self, name: str, source: int, target: int, bias: bool) -> Dense:
-        dense = self.part(Dense, name, units=target, use_bias=bias)
-        dense.build((None, source))
-        return dense
 
     def call(
         self,
@@ -151,11 +145,8 @@ class MultiHeadSelfAttention(RelativePositions, Switches):
     def attention_without_scores(
         self, query: Any, key: Any, value: Any, training: bool | None = None, bias: Any = None
     ) -> Any:
-        """Attend like `attention`, but return only the output, without dropout and without a large score matrix.
-
-        PyTorch, and JAX on an accelerator, have a fused kernel, which is not used if a subclass overrides `attention`.
-        Elsewhere, large score matrices are computed in chunks of queries.
-        """
+        """Attend like `attention`, but return only the output, without dropout and without a large score matrix."""
+        # PyTorch, and JAX on an accelerator, have a fused kernel, which does not do what a subclass' `attention` does.
         if has_fused_attention() and type(self).attention is MultiHeadSelfAttention.attention:
             return fused_attention(query, key, value, bias)
 
