@@ -195,7 +195,9 @@ def test_group_normalisation_of_a_large_map_keeps_float32s_precision():
     groups = x.astype("float64").reshape(1, -1, 32, 2)
     expected = (groups - groups.mean((1, 3), keepdims=True)) / np.sqrt(groups.var((1, 3), keepdims=True) + 1e-6)
     # A few steps of float32 at values up to 5. Keras' own layer is 2e-5 away on TensorFlow and PyTorch.
-    np.testing.assert_allclose(numpy(resnet.GroupNorm(32, epsilon=1e-6)(x)), expected.reshape(x.shape), rtol=0, atol=3e-6)
+    np.testing.assert_allclose(
+        numpy(resnet.GroupNorm(32, epsilon=1e-6)(x)), expected.reshape(x.shape), rtol=0, atol=3e-6
+    )
 
 
 # --- timm -----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,9 @@ __all__ = ["FieldsDoc", "documented", "texts_of"]
 
 _Class = TypeVar("_Class", bound=type)
 
-_SECTION = re.compile(r"^(?:Call arguments|Input shape|Output shape|Attributes|Raises|Example):$", re.MULTILINE)
+_SECTION = re.compile(
+    r"^(?:Call arguments|Input shape|Input and output shape|Output shape|Attributes|Raises|Example):$", re.MULTILINE
+)
 
 
 def texts_of(cls: type) -> dict[str, str]:

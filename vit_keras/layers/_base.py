@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 
@@ -31,9 +32,7 @@ def register(cls: _Class) -> _Class:
 
 if TYPE_CHECKING:
 
-    def _keyword(*, default: Any, kw_only: bool = True) -> Any: ...
-
-    @dataclass_transform(field_specifiers=(_keyword,))
+    @dataclass_transform(field_specifiers=(dataclasses.field,))
     class _Declared(keras.layers.Layer):
         """Tell type checkers that annotated attributes are arguments."""
 
@@ -51,9 +50,9 @@ class Layer(Direct, _Declared):
     """
 
     if TYPE_CHECKING:
-        name: str = _keyword(default=None)
-        dtype: Any = _keyword(default=None)
-        trainable: bool = _keyword(default=True)
+        name: Any = dataclasses.field(default=None, kw_only=True)
+        dtype: Any = dataclasses.field(default=None, kw_only=True)
+        trainable: bool = dataclasses.field(default=True, kw_only=True)
 
     fields: ClassVar[dict[str, inspect.Parameter]] = {}
     """The arguments by name, in the order in which they may be passed."""
@@ -311,12 +310,7 @@ def places_in(where: Any) -> Any:
         row, column, down, across = (ops.cast(where[..., n], "float32") for n in range(4))
         return {"grid": (down, across), "places": (row, column), "xp": ops}
     grid = grid_of(where)
-    return {"grid": grid, "places": None, "xp": array_module(grid)}
-
-
-def array_module(grid: Any) -> Any:
-    """Return NumPy for a known grid, `keras.ops` for a grid known only in the graph."""
-    return np if all(isinstance(size, int) for size in grid) else ops
+    return {"grid": grid, "places": None, "xp": np if all(isinstance(size, int) for size in grid) else ops}
 
 
 class Dropout(Layer, keras.layers.Dropout):
@@ -324,11 +318,6 @@ class Dropout(Layer, keras.layers.Dropout):
 
     def __call__(self, inputs: Any, training: bool | None = None) -> Any:
         return super().__call__(inputs, training=training) if self.rate else inputs
-
-
-def drop_path(rate: float, **options: Any) -> Dropout:
-    """Return a dropout layer for whole images in a batch of tokens; before a residual sum, this is stochastic depth."""
-    return Dropout(rate, noise_shape=(None, 1, 1), name="drop_path", **options)
 
 
 @register

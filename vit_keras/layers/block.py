@@ -9,7 +9,7 @@ import keras
 
 from .._internal.tap import is_tapped, visit
 from .._internal.validate import check_remat
-from ._base import Dropout, LayerNormalization, drop_path, one_or_all, register, token_width
+from ._base import Dropout, LayerNormalization, one_or_all, register, token_width
 from .attention import MultiHeadSelfAttention, Switches
 from .mlp import LayerScale, MlpBlock
 
@@ -67,13 +67,14 @@ class TransformerBlock(Switches):
         self.mlpblock: MlpBlock = self.part(MlpBlock, "MlpBlock_3", **mlp)
         self.layernorm1: LayerNormalization = self.part(LayerNormalization, "LayerNorm_0", epsilon=self.epsilon)
         self.layernorm2: LayerNormalization = self.part(LayerNormalization, "LayerNorm_2", epsilon=self.epsilon)
-        self.dropout_layer: Dropout = Dropout(self.dropout, dtype=self.dtype_policy)
+        self.dropout_layer: Dropout = self.part(Dropout, None, rate=self.dropout)
         self.layerscale1: Callable[..., Any] = keras.activations.linear
         self.layerscale2: Callable[..., Any] = keras.activations.linear
         if self.layer_scale is not None:
             self.layerscale1 = self.part(LayerScale, "LayerScale_0", initial=self.layer_scale)
             self.layerscale2 = self.part(LayerScale, "LayerScale_1", initial=self.layer_scale)
-        self.drop_path: Dropout = drop_path(self.stochastic_depth, dtype=self.dtype_policy)
+        images = {"rate": self.stochastic_depth, "noise_shape": (None, 1, 1)}  # whole ones
+        self.drop_path: Dropout = self.part(Dropout, "drop_path", **images)
 
     def build(self, input_shape: Any) -> None:
         token_width(self, input_shape)

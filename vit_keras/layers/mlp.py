@@ -23,11 +23,8 @@ class MlpBlock(Composite):
     The activation belongs to the weights: it is saved with them, and loading weights sets it. Files of vit-keras 0.x,
     which do not store it, were made with the exact GELU.
 
-    Input shape:
+    Input and output shape:
         `(..., hidden_size)`
-
-    Output shape:
-        Same as the input.
 
     Example:
         >>> tuple(MlpBlock(mlp_dim=64)(np.zeros((1, 5, 32), "float32")).shape)
@@ -107,11 +104,8 @@ class MlpBlock(Composite):
 class LayerScale(Layer):
     """Multiply each channel by a learned factor (CaiT, arXiv 2103.17239, section 2.1).
 
-    Input shape:
+    Input and output shape:
         `(..., hidden_size)`
-
-    Output shape:
-        Same as the input.
 
     Example:
         >>> ops.convert_to_numpy(LayerScale(0.5)(np.ones((1, 2), "float32")))

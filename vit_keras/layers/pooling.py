@@ -71,8 +71,7 @@ class AttentionPooling(Composite):
         several = _has_images(attention_mask)
         seen = self._patches(inputs, attention_mask) if self.prefix_tokens and not several else attention_mask
         images = (attention_mask.shape[1] or ops.shape(attention_mask)[1]) if several else 1
-        probe = ops.cast(self.probe, inputs.dtype)
-        probe = ops.broadcast_to(probe, (ops.shape(inputs)[0], images, inputs.shape[-1]))
+        probe = ops.broadcast_to(ops.cast(self.probe, inputs.dtype), (ops.shape(inputs)[0], images, inputs.shape[-1]))
         x = self.att(inputs, training=training, queries=probe, bias=size_bias(sizes), attention_mask=seen)
         x = x + self.mlpblock(self.layernorm(x), training=training)
         return x if several else x[:, 0]
