@@ -17,13 +17,13 @@ import keras
 import numpy as np
 
 
-def flat_layers(layer: keras.layers.Layer, whole: tuple[type, ...] = ()) -> list[keras.layers.Layer]:
-    """Return a layer and all layers inside it but those inside of some classes, each once and in order."""
+def flat_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
+    """Return a layer and all layers inside it, each once and in order."""
     # Keras' own list reverses those of nested models.
     found, waiting = {}, [layer]
     while waiting:
         each = waiting.pop()
-        waiting += () if each in found or isinstance(each, whole) else reversed(each._layers)
+        waiting += () if each in found else reversed(each._layers)
         found[each] = None
     return list(found)
 
