@@ -101,10 +101,15 @@ class Layer(Direct, _Declared):
         own = self.__dict__
         is_change = own.get("built") and own.get(name, self) is not value and name not in changes.KEPT_BY_KERAS
         super().__setattr__(name, value)
+        if name in own.get("_modules", ()):  # PyTorch looks there last, which takes a microsecond
+            own[name] = own["_modules"][name]
         if is_change:
             changes.note(self)
 
     def __delattr__(self, name: str) -> None:
+        own = self.__dict__
+        if name in own.get("_modules", ()):
+            own.pop(name, None)
         super().__delattr__(name)
         changes.note(self)
 
