@@ -200,7 +200,7 @@ def main(
 
     start, depth = backbone.get_weights(), len(vit_keras.anatomy.blocks(backbone))
     quarters = [depth * n // 4 - 1 for n in (1, 2, 3, 4)]  # of twelve blocks 2, 5, 8 and 11
-    stride = vit_keras.anatomy.patch_stride(backbone, (pixels, pixels))[0]
+    stride = backbone.config.stride[0]
     for kind in kinds:
         began = time.process_time()
         if kind == "u-net":

@@ -82,8 +82,6 @@ def main(folder):
     found["refused"] = {
         "fit": message(model.fit, images, np.zeros(len(images))),
         "fit a masked autoencoder": message(pretraining.fit, images),
-        "evaluate a masked autoencoder": message(pretraining.evaluate, images),
-        "predict with a masked autoencoder": message(pretraining.predict, images),
         "finetune": message(training.finetune, "no such folder"),
         "relevance": message(visualize.attention_map, model, golden["image"][0], method="relevance"),
         "distribute": message(vit_keras.distribute, "data"),

@@ -26,6 +26,7 @@ from vit_keras.anatomy.parts import (
     has_attention,
     has_vit,
     patch_grid,
+    patch_stride,
     prefix_names,
     set_rates,
 )
@@ -168,9 +169,9 @@ def test_what_outputs_stand_for_follows_the_task():
 def test_the_stride_of_a_part_of_a_model_of_any_size_is_asked_for():
     model = vit.build_model(None, 16, 1, 16, 2, "tiny", 32, classes=2, position_grid=(2, 2))
     part = keras.Model(model.input, model.layers[-2].output)
-    assert anatomy.patch_stride(model, None) == (16, 16)
+    assert patch_stride(model, None) == (16, 16)
     with pytest.raises(ValueError, match="Pass image_size="):
-        anatomy.patch_stride(part, None)
+        patch_stride(part, None)
 
 
 class Opaque(keras.Model):
@@ -342,9 +343,9 @@ def test_the_grid_of_patches():
     wide, open_ = tiny(image_size=(64, 16)), tiny(image_size=None, name="any", position_grid=(2, 2))
     assert patch_grid(wide) == patch_grid(cut(wide)) == (4, 1)
     assert patch_grid(open_, (32, 80)) == (2, 5) and patch_grid(wide, (32, 80)) == (4, 1)
-    assert anatomy.patch_stride(open_, None) == anatomy.patch_stride(cut(wide), (64, 16)) == (16, 16)
+    assert patch_stride(open_, None) == patch_stride(cut(wide), (64, 16)) == (16, 16)
     mixer = tiny(image_size=(32, 48), tokens_mlp_dim=8, pooling="gap", position=None)  # without positions
-    assert patch_grid(cut(mixer)) == (2, 3) and anatomy.patch_stride(cut(mixer), (32, 48)) == (16, 16)
+    assert patch_grid(cut(mixer)) == (2, 3) and patch_stride(cut(mixer), (32, 48)) == (16, 16)
     with pytest.raises(ValueError, match="'any' .*image_size="):
         patch_grid(open_)
     mixer = tiny(tokens_mlp_dim=8, pooling="gap", position=None)

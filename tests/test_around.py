@@ -18,6 +18,7 @@ import vit_keras
 from vit_keras import anatomy, layers, training, visualize, vit
 from vit_keras.anatomy.around import around, head_layers
 from vit_keras.anatomy.dry_run import activation, ending, input_range, readout, runs
+from vit_keras.anatomy.inputs import preprocessing_of
 from vit_keras.anatomy.outputs import output_kind
 from vit_keras.anatomy.parts import find_vit
 from vit_keras.export.plan import Plan
@@ -82,6 +83,11 @@ class Kernel(K.Layer):
 
     def call(self, x):
         return ops.softmax(x @ self.kernel)
+
+
+class Cosine(Kernel):
+    def call(self, x):
+        return 16 * ops.normalize(x) @ ops.normalize(self.kernel, axis=0)
 
 
 class Holder(K.Layer):
@@ -177,6 +183,7 @@ ENDS = {
     "Rescaling": (L, lambda: behind(D(3), K.Rescaling(0.5))),
     "percent": (None, lambda: behind(D(3, "softmax"), K.Rescaling(100.0))),
     "softmax - 0.5": (None, lambda: behind(D(3, "softmax"), K.Rescaling(1.0, -0.5))),
+    "cosines": (L, lambda: behind(Cosine())),
     "UnitNormalization": (None, lambda: behind(D(3), K.UnitNormalization())),
     "EinsumDense": (L, lambda: behind(K.EinsumDense("bi,io->bo", 3, bias_axes="o"))),
     "EinsumDense, softmax": (P, lambda: behind(K.EinsumDense("bi,io->bo", 3, activation="softmax"))),
@@ -362,6 +369,10 @@ def two_images():
     return keras.Model(images, D(3)(features(channels=6)(K.Concatenate()(images))))
 
 
+def sharpened(x):
+    return 21 * x - 20 * ops.depthwise_conv(x, np.full((9, 9, 3, 1), 1 / 81, "float32"), padding="same")
+
+
 def fast():
     """A model as a zero-shot classifier is one, whose own call is compiled."""
     image = keras.Input((32, 32, 3))
@@ -384,6 +395,7 @@ FRONTS = {
     "padded 2x - 1": (U, lambda: before(lambda x: K.ZeroPadding2D(2)(2 * x - 1), (28, 28, 3))),
     "clip(-1, 1)": (N, lambda: before(lambda x: ops.clip(x, -1, 1))),
     "clip(0, 1) * 2 - 1": (U, lambda: before(lambda x: ops.clip(x, 0, 1) * 2 - 1)),
+    "sharpened, its edges most of all": (N, lambda: before(sharpened)),
     "-x": (N, lambda: before(lambda x: -x)),
     "x - 0.1": (N, lambda: before(lambda x: x - 0.1)),
     "x + 1000": (N, lambda: before(K.Rescaling(1, 1000))),
@@ -437,7 +449,7 @@ def test_a_front_takes_pixels_of_one_range(front):
     expected, make = FRONTS[front]
     model = make()
     assert input_range(model) == expected
-    assert anatomy.preprocessing_of(model).std[0] == {N: 0.5, PX: pytest.approx(1 / 255), U: 1.0}[expected]
+    assert preprocessing_of(model).std[0] == {N: 0.5, PX: pytest.approx(1 / 255), U: 1.0}[expected]
     if front not in EXACT and "subclass" not in front:
         return
     images = np.random.default_rng(0).uniform(-1, 1, (4, *(n or 32 for n in anatomy.inputs.image_shape(model)[1:])))

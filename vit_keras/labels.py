@@ -102,7 +102,12 @@ def check_class_numbers(labels: np.ndarray, classes: int) -> None:
 
 def _class_number(target: Any, labels: Sequence[str] | None) -> int:
     if isinstance(target, str):
-        return -1 if target == "predicted" else class_named(target, labels)
+        try:
+            return -1 if target == "predicted" else class_named(target, labels)
+        except ValueError:
+            if not target.isdecimal():  # a number as text, which no class has as its name
+                raise
+            target = int(target)
     try:
         number = operator.index(target)
     except TypeError:

@@ -72,7 +72,7 @@ for k, (name, _) in enumerate(rows):
     Image.fromarray(np.full((32, 32, 3), 10 * k, "uint8")).save(folder / name)
 with open(folder / "train.csv", "w", newline="") as file:
     csv.writer(file).writerows([("image", "label"), *rows])
-vit_keras.training.finetune(model, folder / "train.csv", output=folder / "run", epochs=1)
+vit_keras.training.finetune(folder / "train.csv", model, output=folder / "run", epochs=1)
 report = (folder / "run" / "report.html").read_text(encoding="utf-8")
 assert "pip install" not in report and "<svg" in report
 """

@@ -53,7 +53,7 @@ def photos(tmp_path):
 def finetune(photos, out, **options):
     settings = {"epochs": 1, "batch_size": 4, "image_size": 16, "mistakes": 0, "refit": False, "progress": False}
     settings |= options
-    return training.finetune(tiny_model(16), photos, output=out, validation_split=0.34, **settings)
+    return training.finetune(photos, tiny_model(16), output=out, validation_split=0.34, **settings)
 
 
 def test_finetune_balances_by_the_prior_of_the_images_that_it_learns_from(photos, tmp_path):

@@ -40,7 +40,7 @@ def photos(tmp_path_factory):
 def untrained(photos, tmp_path_factory):
     """A fine-tuning that learned nothing."""
     folder = tmp_path_factory.mktemp("runs") / "idle"
-    return finetune(tiny(), photos, output=folder, progress=False, **IDLE)
+    return finetune(photos, tiny(), output=folder, progress=False, **IDLE)
 
 
 @pytest.mark.core
@@ -71,7 +71,7 @@ def test_what_is_better_than_the_training_is_saved_and_named(untrained, photos):
 
 
 def test_a_probe_that_is_saved_is_calibrated_too(photos, tmp_path):
-    folder = finetune(tiny(), photos, output=tmp_path / "run", calibrate=True, progress=False, **IDLE).folder
+    folder = finetune(photos, tiny(), output=tmp_path / "run", calibrate=True, progress=False, **IDLE).folder
     found = evaluate(folder / "probe.keras", photos, only=folder / "split.json", progress=False)
     assert temperature(found.probabilities, found.labels) == pytest.approx(1, abs=0.01)
 
@@ -123,7 +123,7 @@ RIDGE = {**IDLE, "recipe": recipe("finetune", learning_rate=1e-9), "refit": Fals
 @pytest.fixture(scope="module")
 def ridge(photos, tmp_path_factory):
     """A fine-tuning that leaves its head as it started: the rate is 1e-9."""
-    return finetune(tiny(), photos, output=tmp_path_factory.mktemp("runs") / "ridge", **RIDGE)
+    return finetune(photos, tiny(), output=tmp_path_factory.mktemp("runs") / "ridge", **RIDGE)
 
 
 def heads_of(result):
@@ -144,13 +144,13 @@ def test_a_new_head_starts_as_ridge_regression_of_the_features(ridge, photos):
 
 
 def test_a_head_that_is_kept_or_has_no_features_does_not_start_anew(photos, tmp_path):
-    without = finetune(tiny(), photos, output=tmp_path / "without", probe=False, **RIDGE)
+    without = finetune(photos, tiny(), output=tmp_path / "without", probe=False, **RIDGE)
     assert max(np.abs(values).max() for values in heads_of(without)) < 1e-6
     model = tiny()
     kept = vit.build_model(32, 8, 1, 16, 2, "tiny", 32, classes=3)
     kept.set_weights([*model.get_weights()[:-2], np.full((16, 3), 0.5), np.zeros(3)])
     kept.labels = tuple(sorted(COLOURS))
-    found = finetune(kept, photos, output=tmp_path / "kept", **RIDGE)
+    found = finetune(photos, kept, output=tmp_path / "kept", **RIDGE)
     np.testing.assert_allclose(heads_of(found)[0], 0.5, atol=1e-6)
 
 

@@ -106,7 +106,7 @@ def run(photos, output, **options):
     model = vit.build_model(32, 16, 1, 32, 2, "tiny", 64, classes=3)
     how = recipe("finetune", learning_rate=3e-3)
     same = {"recipe": how, "epochs": 2, "batch_size": 16, "image_size": 32, "mistakes": 0, "progress": False}
-    return training.finetune(model, photos, output=output, **{**same, **options})
+    return training.finetune(photos, model, output=output, **{**same, **options})
 
 
 def test_a_report_shows_what_was_found(photos, tmp_path):

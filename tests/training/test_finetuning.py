@@ -85,7 +85,7 @@ def finished(photos, tmp_path_factory):
         settings = {**SETTINGS, **numbers, "seed": np.int64(0)}
         model = tiny()
         model.origin = "vit_cifar10"
-        result = finetune(model, photos, output=folder, minutes=None, progress=False, **settings)
+        result = finetune(photos, model, output=folder, minutes=None, progress=False, **settings)
     return result, [str(warning.message) for warning in caught]
 
 
@@ -132,7 +132,7 @@ def test_a_damaged_picture_is_named_and_left_out(finished, photos):
     assert "broken.png" in (result.folder / "report.html").read_text("utf-8")
     with pytest.raises(ValueError, match=r"broken\.png"):
         finetune(
-            tiny(), photos, output=result.folder.parent / "none", progress=False, **{**SETTINGS, "errors": "raise"}
+            photos, tiny(), output=result.folder.parent / "none", progress=False, **{**SETTINGS, "errors": "raise"}
         )
     assert not (result.folder.parent / "none").exists()
 
@@ -165,7 +165,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_result(finished, photos, tmp
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(running.Checkpointer, "on_train_batch_begin", stop_in_the_second)
         Clock(patch)
-        finetune(tiny(), photos, output=tmp_path / "run", minutes=15, **SETTINGS)
+        finetune(photos, tiny(), output=tmp_path / "run", minutes=15, **SETTINGS)
     said = capsys.readouterr().out
     assert "3 epochs take about" in said
     assert "Stopped after epoch 1 of 3. The same call continues from there" in said
@@ -212,9 +212,9 @@ def test_a_run_goes_on_in_each_of_its_trainings(finished, photos, tmp_path, monk
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(running.Checkpointer, "on_train_batch_begin", stop)
-        finetune(tiny(), photos, output=tmp_path / "run", progress=False, **SETTINGS)
+        finetune(photos, tiny(), output=tmp_path / "run", progress=False, **SETTINGS)
     assert not (tmp_path / "run" / "model.keras").exists()
-    again = finetune(tiny(), photos, output=tmp_path / "run", progress=False, **SETTINGS)
+    again = finetune(photos, tiny(), output=tmp_path / "run", progress=False, **SETTINGS)
     assert not (tmp_path / "run" / ".state").exists()
     np.testing.assert_array_equal(again.evaluation.probabilities, result.evaluation.probabilities)
     for ours, theirs in zip(again.model.get_weights(), result.model.get_weights(), strict=True):
@@ -225,7 +225,7 @@ def test_a_run_goes_on_in_each_of_its_trainings(finished, photos, tmp_path, monk
 def test_the_saved_model_has_learned_all_images_by_the_plan_that_was_measured(finished, photos, tmp_path):
     """It is what `fit` makes of all images with the recipe, the head and the seed of the run."""
     result, _ = finished
-    measured = finetune(tiny(), photos, output=tmp_path / "run", refit=False, progress=False, **SETTINGS)
+    measured = finetune(photos, tiny(), output=tmp_path / "run", refit=False, progress=False, **SETTINGS)
     assert result.refit and not measured.refit
     np.testing.assert_array_equal(measured.evaluation.probabilities, result.evaluation.probabilities)
     with warnings.catch_warnings():
@@ -345,7 +345,7 @@ def test_another_run_in_the_same_folder(tmp_path):
 def test_a_model_of_any_size_is_asked_for_one(photos, tmp_path, size):
     model = vit.build_model(None, 8, 1, 16, 2, "any", 32, classes=3, position_grid=(4, 4))
     with pytest.raises(ValueError, match="image_size="):
-        finetune(model, photos, output=tmp_path / "run", errors="skip", image_size=size, progress=False)
+        finetune(photos, model, output=tmp_path / "run", errors="skip", image_size=size, progress=False)
 
 
 @pytest.mark.parametrize(
@@ -366,7 +366,7 @@ def test_a_model_of_any_size_is_asked_for_one(photos, tmp_path, size):
 @pytest.mark.filterwarnings("ignore:batch_size=32, but")
 def test_options_that_are_none(photos, tmp_path, options, message):
     with pytest.raises((ValueError, TypeError), match=message):
-        finetune(tiny(), photos, **{"output": tmp_path / "run", "errors": "skip", **options})
+        finetune(photos, tiny(), **{"output": tmp_path / "run", "errors": "skip", **options})
     assert not (tmp_path / "run").exists()
 
 
@@ -421,7 +421,7 @@ def test_a_short_training_does_not_augment_and_says_so(photos, tmp_path, monkeyp
     applied, begin = [], ImageFolder.on_epoch_begin
     monkeypatch.setattr(ImageFolder, "on_epoch_begin", lambda self: applied.append(self.augmentation) or begin(self))
     how = {**SETTINGS, "recipe": recipe("finetune", augment_from=6), "epochs": 1}
-    result = finetune(tiny(), photos, output=tmp_path / "run", **how)
+    result = finetune(photos, tiny(), output=tmp_path / "run", **how)
     plain = Augmentation(crop=None, flip=False)
     assert {*applied} <= {plain, None} and plain in applied  # None: the images held out
     assert result.recipe.augmentation == plain and result.recipe.epochs == 1

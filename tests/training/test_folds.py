@@ -230,7 +230,7 @@ def test_folds_leave_everything(whole, columns):
     assert told["scores"]["macro_f1"] == pytest.approx(scores) == whole.scores["macro_f1"]
     assert told["out_of_fold"]["accuracy"] == pytest.approx(np.mean(shares.argmax(1) == truth))
     page = (whole.folder / "report.html").read_text("utf-8")
-    assert "<h2>Folds</h2>" in page and "Fold 3" in page and "macro_f1" in whole._repr_html_()
+    assert "<h2>Folds</h2>" in page and "Fold 3" in page and "macro_f1" in repr(whole)
 
 
 def test_a_fold_predicts_what_its_model_predicts(whole, photos):

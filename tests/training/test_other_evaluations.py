@@ -89,5 +89,5 @@ def test_the_report_shows_what_fits(found, texts, none):
     folds = (("Fold", "rmse"), [("0", "1.5")], "rmse: 1.5")
     page = report(found, title="All", folds=folds, images={int(found.mistakes()[0]): (picture, None)})
     assert all(text in page for text in (*texts, "<h2>Folds</h2>")) and not any(text in page for text in none)
-    assert all(value in found._repr_html_() for value in found.figures.values())
+    assert all(value in repr(found) for value in found.figures.values())
     assert found.to_dict()["images"] == COUNT

@@ -39,7 +39,7 @@ tiny = functools.partial(tiny_model, patch_size=16, dropout=0.1, seed=5)
     ],
 )
 def test_the_batch_follows_the_number_of_images(folder, tmp_path, capsys, options, expected):
-    finetune(tiny(), folder, output=tmp_path / "run", **{**HOW, "progress": True, **options})
+    finetune(folder, tiny(), output=tmp_path / "run", **{**HOW, "progress": True, **options})
     rate = {8: "0.00025", 16: "0.000354", 32: "0.0005"}[expected]  # a quarter: fewer than 60 steps
     assert f"steps of {expected} images at a rate of up to {rate};" in capsys.readouterr().out
 
@@ -60,7 +60,7 @@ def test_a_short_time_halves_the_batch(folder, tmp_path, monkeypatch):
         if name == "slow":
             monkeypatch.setattr(FrozenFeatures, "of", lambda *args, **given: take_a_second(slow(*args, **given)))
         with pytest.raises(KeyboardInterrupt):
-            finetune(tiny(), folder, output=tmp_path / name, **how, **options)
+            finetune(folder, tiny(), output=tmp_path / name, **how, **options)
     assert seen == [32, 16, 32]
 
 

@@ -26,9 +26,7 @@ def pictures(task, groups=None, labels=None):
     }[task]
     paths = [Path(f"{n}.png") for n in range(COUNT)]
     names = tuple("abcd"[: found.shape[1] if task in ("multi", "regression") else 3])
-    return Labeled(
-        task, names, paths, found if labels is None else labels, [p.name for p in paths], Path(), None, groups
-    )
+    return Labeled(task, names, paths, found if labels is None else labels, [p.name for p in paths], Path(), groups)
 
 
 @pytest.mark.parametrize("grouped", [False, True])
@@ -98,7 +96,7 @@ def test_the_parts_that_an_error_suggests_are_possible(divide, counts):
     """With fewer than two images of a class no number of folds is suggested."""
     labels = np.repeat(np.arange(3), counts).astype("int32")
     paths = [Path(f"{n}.png") for n in range(len(labels))]
-    data = Labeled("single", tuple("abc"), paths, labels, [p.name for p in paths], Path(), None)
+    data = Labeled("single", tuple("abc"), paths, labels, [p.name for p in paths], Path())
     with pytest.raises(ValueError, match="the smallest, '.', has") as raised:
         divide(data)
     said, least = str(raised.value), min(count for count in counts if count)

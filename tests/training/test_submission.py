@@ -174,7 +174,6 @@ def test_models_must_predict_the_same(folder):
         ({"image_column": "file"}, ValueError, "no column 'file'. Its columns: id"),
         ({"output": "submission.xls"}, ValueError, "must end in .csv, .tsv, .parquet"),
         ({"output": "a.png/submission.csv"}, NotADirectoryError, "a.png is a file, not a folder"),
-        ({"threshold": 50}, ValueError, "threshold must be a number from 0 to 1. Received: 50"),
     ],
 )
 def test_mistakes_are_named_before_anything_is_computed(folder, options, error, said, monkeypatch):
@@ -214,8 +213,8 @@ def test_columns_without_a_sample():
     assert columns_of(SCORES, SINGLE) == {"label": ["dog", "eel"]}
     assert columns_of(SCORES, SINGLE, values="numbers") == {"label": [1, 2]}
     assert [*columns_of(SCORES, MULTI)] == ["cat", "dog", "eel"]
-    assert columns_of(SCORES, MULTI, values="names", threshold=0.6, separator="|") == {"label": ["dog", "cat|eel"]}
-    assert columns_of(SCORES, MULTI, values="numbers", threshold=0.6)["cat"].tolist() == [0, 1]
+    assert columns_of(SCORES, MULTI, values="names", separator="|") == {"label": ["dog", "cat|eel"]}
+    assert columns_of(SCORES, MULTI, values="numbers")["cat"].tolist() == [0, 1]
     assert columns_of(np.array([[-3.0], [1.4], [7.0]]), LEVELS) == {"label": ["mild", "medium", "hot"]}
     assert columns_of(np.array([[1.6]]), LEVELS, values="numbers") == {"label": [2]}
     birds = Meaning("single", ("crane", "dog", "crane"), 3)  # as in ImageNet: the bird and the machine
@@ -227,19 +226,10 @@ def test_columns_without_a_sample():
     }
 
 
-@pytest.mark.parametrize(
-    ("meaning", "values", "given"),
-    [
-        (MULTI, "auto", {"threshold": 0.3}),
-        (MULTI, "probabilities", {"threshold": 0.3}),
-        (MULTI, "numbers", {"separator": "|"}),
-        (SINGLE, "names", {"threshold": 0.3}),
-        (SINGLE, "names", {"separator": "|"}),
-    ],
-)
-def test_what_chooses_labels_is_refused_where_none_are_written(meaning, values, given):
-    with pytest.raises(ValueError, match=rf"--{next(iter(given))}\) is for models of several labels and values="):
-        columns_of(SCORES, meaning, values=values, **given)
+@pytest.mark.parametrize(("meaning", "values"), [(MULTI, "numbers"), (MULTI, "auto"), (SINGLE, "names")])
+def test_a_separator_is_refused_where_no_names_of_labels_are_written(meaning, values):
+    with pytest.raises(ValueError, match=r"--separator\) is for models of several labels and values="):
+        columns_of(SCORES, meaning, values=values, separator="|")
 
 
 @pytest.mark.parametrize(

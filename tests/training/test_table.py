@@ -134,7 +134,6 @@ def test_all_forms_of_a_table_are_the_same(photos, tmp_path, kind):
         ("age", {"task": "regression", "class_names": ("b",)}, "'age'.*class_names"),
         (["cat", "dog"], {"class_names": ("dog", "cat")}, "called as their columns, 'cat', 'dog'"),
         ("kind", {"task": "clustering"}, "task must be one of 'auto', 'single'"),
-        ("kind", {"weight_column": "patient"}, "'patient' must have numbers"),
         ("kind", {"validation_split": 0.7}, "above 0 and at most 0.5"),
         ("kind", {"validation_split": 0}, "above 0 and at most 0.5"),
         ("kind", {"separator": ""}, "separator= is a text between"),
@@ -179,29 +178,6 @@ def test_other_tables_are_refused(photos, tmp_path):
         image_table({"image": ["000", "001"], "label": [["cat", "dog"], ["cat"]]}, images_dir=photos)
     with pytest.raises(ValueError, match="only one class, 'a'"):
         image_table({"image": ["000"], "label": ["a"]}, images_dir=photos)
-
-
-# --- weights ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("label", ["kind", ["cat", "dog"], "age"])
-def test_mixing_mixes_losses_with_their_weights(photos, label):
-    """A blend costs the blend of what each of both would cost: weight × label is mixed, and so is the weight."""
-    mixed = Augmentation(crop=None, flip=False, mixup=1.0)
-    options = {"augmentation": mixed, "shuffle": False}
-    _, labels, weights = table(photos, label, weight_column="weight", **options)[0]
-    _, alone = table(photos, label, **options)[0]
-    data = table(photos, label, weight_column="weight", shuffle=False)
-    data.one_hot = label == "kind"
-    plain = data[0]
-    # The same random numbers mix a unit matrix: it says how much of each picture is in each blend.
-    rng = np.random.default_rng([0, 0, 2, 0])
-    pixels = np.zeros((9, SIZE, SIZE, 3), "float32")
-    share = mixed.augment_batch(pixels, np.eye(9, dtype="float32"), rng)[1]
-    np.testing.assert_allclose(alone, share @ plain[1], atol=1e-6)
-    np.testing.assert_allclose(weights, share @ plain[2], atol=1e-6)
-    np.testing.assert_allclose(labels * weights[:, None], share @ (plain[1] * plain[2][:, None]), atol=1e-5)
-    assert (share > 0).sum() > 9
 
 
 # --- files --------------------------------------------------------------------------------------------------------

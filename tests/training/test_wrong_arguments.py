@@ -26,13 +26,13 @@ def tiny():
 def test_an_open_model_ignores_no_argument(tiny, name, tmp_path):
     if name not in KNOWN:
         with pytest.raises(TypeError, match=name):
-            finetune(tiny, tmp_path, **{name: 1})
+            finetune(tmp_path, tiny, **{name: 1})
 
 
 @pytest.mark.parametrize(("name", "value"), [("ema", 1), ("dropout", 2), ("mixup", -1), ("flip", "no")])
 def test_a_wrong_field_of_the_recipe_or_its_augmentation_is_refused(tiny, name, value, tmp_path):
     with pytest.raises(ValueError, match=f"{name} must be.*{value}"):
-        finetune(tiny, tmp_path, **{name: value})
+        finetune(tmp_path, tiny, **{name: value})
 
 
 @pytest.mark.parametrize("kind", [lambda labels: {"label": labels}, lambda labels: (labels,)], ids=["dict", "tuple"])
@@ -45,7 +45,7 @@ def test_labels_in_a_container_need_a_loss(tiny, kind):
 def test_a_file_in_the_place_of_a_folder_is_to_be_unpacked(tiny, tmp_path):
     (tmp_path / "images.zip").write_bytes(b"PK")
     with pytest.raises(ValueError, match="images.zip is a file.*zipfile"):
-        finetune(tiny, tmp_path / "images.zip", output=tmp_path / "results")
+        finetune(tmp_path / "images.zip", tiny, output=tmp_path / "results")
 
 
 @pytest.mark.parametrize("missing", ["cleanlab", "matplotlib"])
@@ -53,7 +53,7 @@ def test_what_the_report_will_lack_is_said_before_the_training(tiny, tmp_path, m
     find = importlib.util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *more: None if name == missing else find(name, *more))
     with pytest.raises(FileNotFoundError):
-        finetune(tiny, tmp_path / "none", output=tmp_path / "results")
+        finetune(tmp_path / "none", tiny, output=tmp_path / "results")
     assert f"{missing}: pip install" in capsys.readouterr().out
 
 
@@ -77,11 +77,11 @@ def test_a_recipe_is_printed_with_a_value_in_each_line(name):
 )
 def test_the_name_of_a_model_gets_the_same_answer(name, meant, tmp_path):
     with pytest.raises(TypeError) as raised:
-        finetune("vit_cifar10", tmp_path, **{name: 1})
+        finetune(tmp_path, "vit_cifar10", **{name: 1})
     assert meant in str(raised.value)
 
 
 def test_weights_of_an_open_model_are_refused(tiny, tmp_path):
     assert isinstance(tiny, keras.Model)
     with pytest.raises(ValueError, match="An open model has its weights"):
-        finetune(tiny, tmp_path, weights="other.npz")
+        finetune(tmp_path, tiny, weights="other.npz")

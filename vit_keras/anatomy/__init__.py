@@ -5,10 +5,8 @@ it (dropout, a head, a softmax) are taken into account. This module alone decide
 its outputs are logits, and where its blocks and its head are, so that the whole package agrees.
 """
 
-from .inputs import preprocessing_of
 from .outputs import (
     class_names,
-    find_class,
     levels,
     name_classes,
     predictions,
@@ -16,18 +14,15 @@ from .outputs import (
     task,
     top_predictions,
 )
-from .parts import blocks, find_vit, patch_stride
+from .parts import blocks, find_vit
 
 __all__ = [
     "blocks",
     "class_names",
-    "find_class",
     "find_vit",
     "levels",
     "name_classes",
-    "patch_stride",
     "predictions",
-    "preprocessing_of",
     "probabilities",
     "task",
     "top_predictions",

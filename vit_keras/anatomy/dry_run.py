@@ -18,12 +18,12 @@ import keras
 import numpy as np
 
 from .._internal.tap import hooked
-from ..backend.changes import KEPT_BY_KERAS
+from ..backend import changes
 from ..backend.keras_internals import flat_layers, input_structure, kept, no_gradients
 from ..layers import AttentionPooling
 from ..preprocess.layer import Preprocess
 from .around import around, backbone, mixes, own_variables
-from .parts import BLOCKS, blocks, checked, find_vit, has_attention, has_vit, input_shape, learner, prefix_names
+from .parts import blocks, checked, find_vit, has_attention, has_vit, input_shape, learner, prefix_names
 
 Hook = Callable[[keras.layers.Layer, tuple[Any, ...], Callable[..., Any]], Any]
 
@@ -37,9 +37,9 @@ def asked(question: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(question)
     def ask(model: keras.Model) -> Any:
-        answers, state = kept(checked(model), "answers", dict), _state(model)
+        answers = kept(checked(model), "answers", dict)
         before, answer = answers.get(question.__name__, ((), None))
-        if len(before) != len(state) or any(a is not b for a, b in zip(before, state)):
+        if not changes.is_same(before, _state(model)):
             with concurrent.futures.ThreadPoolExecutor(1) as thread:  # what is traced is a matter of the thread
                 answer = thread.submit(_answered, question, learner(model)).result()
             answers[question.__name__] = (_state(model), answer)  # the first call may have built layers
@@ -60,18 +60,14 @@ def _answered(question: Callable[..., Any], model: keras.Model) -> Any:
         ) from error
 
 
-_NO_SETTINGS = {*KEPT_BY_KERAS, "optimizer", "loss", "history", "train_function", "test_function", "predict_function"}
-
-
 def _state(model: keras.Model) -> list[Any]:
-    """Return the attributes of all layers but those inside of blocks. They are compared by identity, and kept alive."""
-    state: list[Any] = []
-    for layer in flat_layers(model, BLOCKS):
-        own = {name: x for name, x in vars(layer).items() if name not in _NO_SETTINGS}
-        if isinstance(layer, keras.Model):  # what Keras keeps there changes while it runs
-            own = {name: x for name, x in own.items() if name[0] != "_"}
-        state += [layer, *own.values()]
-    return state
+    """Return what an answer depends on: the layers, and what a user has set of models."""
+    models = [each for each in flat_layers(model) if isinstance(each, keras.Model)]
+    own = [x for each in models for name, x in vars(each).items() if name[0] != "_" and name not in _OF_TRAINING]
+    return changes.watch(model)[0] + own
+
+
+_OF_TRAINING = {"optimizer", "loss", "history", "train_function", "test_function", "predict_function"}
 
 
 def dry_run(model: keras.Model, inputs: Any, watched: Iterable[Any], hook: Hook) -> Any:
@@ -312,7 +308,8 @@ def _kind(y: np.ndarray) -> str | None:
         return None
     if (y > -1e-3).all() and (y < 1 + 1e-3).all():
         return "probabilities"
-    grows = np.abs(y[8:]).max() > 4 * np.abs(y[4:8]).max()
+    # A cosine does not grow, and leaves [-1, 1] by its scale.
+    grows = np.abs(y[8:]).max() > 4 * np.abs(y[4:8]).max() or np.abs(y).max() > 2
     return "logits" if grows and (y < 0).any() else None
 
 

@@ -111,29 +111,7 @@ def native_size(model: keras.Model, image_size: Any = None) -> tuple[int, int] |
 
 
 def preprocessing_of(model: keras.Model, image_size: Any = None) -> Preprocessing:
-    """Return the preprocessing that this model expects.
-
-    It is the checkpoint's own preprocessing (`GOOGLE` if there is none), without the steps that the model does itself:
-    a model that normalizes gets pixels, and a model that resizes gets the whole image.
-
-    Args:
-        model: A ViT of this package, or a model with one inside.
-        image_size: Input size in pixels, for a model that takes any size; `"native"`: the size of its checkpoint.
-
-    Returns:
-        A `Preprocessing`. Its `image_size` is `None` if the model takes images of any size and resizes them itself.
-
-    Raises:
-        ValueError: `image_size` is not the size of the model's input.
-
-    Example:
-        >>> import vit_keras
-        >>> from vit_keras import vit
-        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
-        >>> served = keras.Sequential([keras.Input((None, None, 3)), vit_keras.preprocessing_layer(tiny), tiny])
-        >>> preprocessing_of(tiny).image_size, preprocessing_of(served).image_size
-        ((32, 32), None)
-    """
+    """Return the preprocessing of a model's checkpoint, without the steps that the model does itself."""
     own, channels = own_preprocessing(find_vit(model)), image_shape(model)[3]
     own = own if channels is None else own.for_channels(channels)
     size = native_size(model, image_size)

@@ -156,34 +156,6 @@ def output_names(model: keras.Model) -> tuple[str, ...] | None:
     return labels.names(labels_of(model)) if task(model) in NUMBERS else class_names(model)
 
 
-def find_class(model: keras.Model, name: str) -> int:
-    """Return the number of a class of a model.
-
-    Args:
-        model: The classifier.
-        name: The name of the class, or its number as text. A name wins over a
-            number.
-
-    Raises:
-        ValueError: The model is not a classifier, or has no class of this name or number.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> find_class(vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=1000), "tabby")
-        281
-    """
-    try:
-        return labels.class_named(name, class_names(model))
-    except ValueError:
-        if not name.isdecimal():
-            raise
-    if lack := why_not_classifier(model):
-        raise ValueError(f"The model {model.name!r} has no classes to choose from: {lack}.")
-    if int(name) >= model.output_shape[-1]:
-        raise ValueError(f"The model has the classes 0 to {model.output_shape[-1] - 1}. Received: {name}")
-    return int(name)
-
-
 def top_predictions(model: keras.Model, predictions: np.ndarray, top: int | None = 5) -> list[dict[str, Any]]:
     """Return the most probable classes of an image, with their names.
 
@@ -252,7 +224,6 @@ def set_classes(model: keras.Model, names: Any, task: str) -> None:
         for attribute in ("labels", "task") & vars(each).keys():
             delattr(each, attribute)
     names = names if names is None or isinstance(names, str) else [str(name) for name in labels.names(names) or ()]
-    task = one_of(task, "task", labels.TASKS)
     keeper(*way[::-1]).classes[head] = {
         **({} if names is None else {"labels": names}),
         **({} if task == "single" else {"task": task}),
@@ -285,12 +256,6 @@ def _back_from(tensor: Any) -> Iterator[tuple[Any, int]]:
         tensor = inputs[0]
 
 
-def _fit(model: keras.Model, names: Sequence[str], task: str) -> bool:
-    """Whether a model has an output for each name, or one for the levels of an ordinal scale."""
-    count = 1 if one_of(task, "task", labels.TASKS) == "ordinal" else len(names)
-    return tuple(getattr(model, "output_shape", ()))[1:] == (count,)
-
-
 def name_classes(model: keras.Model, names: Sequence[str], task: str = "single") -> bool:
     """Attach names and a task to a model's outputs if their number fits.
 
@@ -315,7 +280,8 @@ def name_classes(model: keras.Model, names: Sequence[str], task: str = "single")
         >>> name_classes(model, ("cat", "dog"))
         True
     """
-    fit = _fit(checked(model), names, task)
+    count = 1 if one_of(task, "task", labels.TASKS) == "ordinal" else len(names)
+    fit = tuple(getattr(checked(model), "output_shape", ()))[1:] == (count,)
     if fit:
         set_classes(model, names, task)
     return fit

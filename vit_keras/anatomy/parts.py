@@ -172,24 +172,14 @@ def patch_grid(vit: keras.Model, image_size: tuple[int, int] | None = None) -> t
 
 
 def patch_stride(vit: keras.Model, image_size: tuple[int, int] | None) -> tuple[int, int]:
-    """Return the distance in pixels between neighboring patches, down and across, in images of a size.
-
-    Raises:
-        ValueError: The model was cut out of another, takes images of any size, and `image_size` is `None`.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
-        >>> patch_stride(tiny, (32, 32))
-        (16, 16)
-    """
+    """Return the distance in pixels between neighboring patches, down and across, in images of a size."""
     config = getattr(checked(vit), "config", None)
     if config is not None:
         return config.stride
     if image_size is None:
         raise ValueError(
-            f"The model {vit.name!r} was cut out of another and takes images of any size, so that nothing tells the "
-            "pixels between its patches. Pass image_size=(height, width), or cut it out of a model of one size."
+            f"Nothing tells the pixels between the patches of {vit.name!r}, which was cut out of a model of any size. "
+            "Pass image_size=(height, width)."
         )
     down, across = patch_grid(vit, image_size)
     return image_size[0] // down, image_size[1] // across

@@ -30,11 +30,11 @@ def is_active() -> bool:
     return keras.backend.backend() == "openvino"
 
 
-def refuse(what: str, needs: str = "gradients") -> None:
-    """Raise a NotImplementedError on OpenVINO for something that it does not compute, such as gradients."""
+def refuse(what: str) -> None:
+    """Raise a NotImplementedError on OpenVINO for something that needs gradients."""
     if is_active():
         raise NotImplementedError(
-            f"{what} needs {needs}, and Keras' OpenVINO backend computes none: set the environment variable "
+            f"{what} needs gradients, and Keras' OpenVINO backend computes none: set the environment variable "
             "KERAS_BACKEND to tensorflow, jax or torch."
         )
 

@@ -15,6 +15,7 @@ from .._internal.validate import expanded
 from ..anatomy.inputs import preprocessing_of
 from ..anatomy.outputs import why_not_classifier
 from ..checkpoints.checkpoint import megabytes
+from ..labels import class_numbers
 from ..visualize.attention import all_maps, attention_map, check_arguments
 from ..visualize.explore import explorer
 from ..visualize.figures import new_figure, plot_methods
@@ -59,21 +60,23 @@ def attention(
     paths = [path] if all_methods else [numbered(path, n, len(files)) for n in range(len(files))]
     check_output(paths, files)
     model = opened(**options)
-    chosen: Any = target if target in (None, "predicted") else anatomy.find_class(model, target)
     if all_methods:
-        of_class = chosen is not None or not why_not_classifier(model)
+        of_class = target is not None or not why_not_classifier(model)
     else:
-        method = check_arguments(method, chosen, style or "overlay", {}).name
+        method = check_arguments(method, target, style or "overlay", {}).name
         of_class = method in OF_A_CLASS
     if of_class:
         warn_of_embedding(model)
+    chosen = int(class_numbers(target or "predicted", 1, anatomy.class_names(model))[0])
+    if chosen >= model.output_shape[-1]:
+        raise ValueError(f"The model has the classes 0 to {model.output_shape[-1] - 1}. Received: {target}")
     drawn: list[tuple[Any, dict[str, Any], str]] = []
     for number, name, pixels in images_of(files, errors):
         lines, title = [printable(name)], Path(name).name
-        of_image = chosen
+        of_image: Any = target
         if of_class:
             predictions = anatomy.predictions(model, model.predict(preprocessing_of(model)(pixels), verbose=0))
-            of_image = chosen if isinstance(chosen, int) else int(predictions[0].argmax())
+            of_image = int(predictions[0].argmax()) if chosen < 0 else chosen
             found = anatomy.top_predictions(model, predictions[0], None)
             shown = next(each for each in found if each["class"] == of_image)
             lines, title = [*lines, line_of(shown)], f"{title}: {_name_of(shown)}"
@@ -114,8 +117,7 @@ def explore(
     names = [name for _, name, _ in images_of(files, errors)]
     model = opened(**options)
     warn_of_embedding(model)
-    chosen = "auto" if target is None else target if target == "predicted" else anatomy.find_class(model, target)
-    page = explorer(model, names, target=chosen, max_mb=max_mb)
+    page = explorer(model, names, target=target or "auto", max_mb=max_mb)
     with complete(path, make_folder=True) as part:
         page.save(part)
     print(f"{path}, {megabytes(path.stat().st_size)}")

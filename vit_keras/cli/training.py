@@ -96,8 +96,11 @@ def average(models: Sequence[str], *, output: str) -> None:
         output: File to write: .keras.
     """
     given = paths_of(models)
-    check_output([expanded(output)], given)
-    averaging.average(given, output=output)
+    if (path := expanded(output)).suffix != ".keras":
+        raise ValueError(f"The output file must end in .keras. Received: {path}")
+    check_output([path], given)
+    with complete(path, make_folder=True) as part:
+        averaging.average(given).save(part)
     print(f"{output}, the average of {len(given)} models")
 
 

@@ -20,9 +20,9 @@ from .._internal.tap import tap
 from .._internal.validate import positive_integer
 from ..anatomy.around import around, heads, mixes
 from ..anatomy.dry_run import readout, runs
-from ..anatomy.inputs import native_size, preprocessing_of
-from ..anatomy.outputs import NUMBERS, output_kind
-from ..anatomy.parts import find_vit, has_attention, prefix_names
+from ..anatomy.inputs import image_shape, native_size, preprocessing_of
+from ..anatomy.outputs import NUMBERS, output_kind, output_names
+from ..anatomy.parts import find_vit, has_attention, patch_stride, prefix_names
 from ..backend import compiled
 from ..backend.keras_internals import INPUT_DTYPE, flat_layers
 from ..checkpoints.describe import cached_as
@@ -71,7 +71,7 @@ class Plan:
     ) -> Plan:
         """Return the plan of exporting a model, or raise `ValueError` for a model that cannot be exported."""
         vit = find_vit(model)
-        _, height, width, channels = anatomy.inputs.image_shape(model)
+        _, height, width, channels = image_shape(model)
         if channels is None:
             raise ValueError(
                 f"The model {model.name!r} takes images of any number of channels. Build it with a fixed one: "
@@ -212,7 +212,7 @@ class Plan:
             "crop": None if last is None else last.crop,
             "crop_mode": None if last is None else last.crop_mode,
             "resized": None if last is self.preprocessing else self.image_size,  # by the file, and again by the model
-            "stride": anatomy.patch_stride(vit, size),
+            "stride": patch_stride(vit, size),
             "prefix": len(prefix_names(vit)),
             "readout": self._readout(),
         }
@@ -282,7 +282,7 @@ def _check(model: keras.Model) -> None:
 def _labels(model: keras.Model, labels: Any, count: int | None) -> tuple[str, ...] | None:
     """Return the names of the classes, numbers or levels of a model with a `count` of outputs."""
     if labels is None:
-        return anatomy.outputs.output_names(model) if count else None
+        return output_names(model) if count else None
     names = known_labels.names(labels)
     if names is None:
         raise ValueError(f"labels is a list of names, 'imagenet-1k' or 'cifar-10'. Received: {labels!r}")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import keras
 import numpy as np
 
 from .. import anatomy
-from .._internal.atomic import check_writable, complete
-from .._internal.validate import expanded, is_number
 from ..anatomy.outputs import output_names
 from ..anatomy.parts import find_vit, has_vit, quantization
 from ..opening import open_model
@@ -22,11 +20,7 @@ _FREE = ("name", "dropout", "stochastic_depth", "patch_dropout")
 """Fields of `ViTConfig` in which the models may differ: they change nothing after the training."""
 
 
-def average(
-    models: Iterable[keras.Model | str | os.PathLike[str]],
-    weights: Sequence[float] | None = None,
-    output: str | os.PathLike[str] | None = None,
-) -> keras.Model:
+def average(models: Iterable[keras.Model | str | os.PathLike[str]]) -> keras.Model:
     """Return a model with the average weights of several models, such as one for each fold.
 
     The models must have begun with the same pre-trained weights: between models that were trained independently, the
@@ -36,8 +30,6 @@ def average(
     Args:
         models: Models, or files as `open_model` takes them, which are opened one after the other. They stay as they
             are.
-        weights: How much each model counts, relative to the others. `None`: all the same.
-        output: A .keras file to write; its folder is made.
 
     Returns:
         A new model, with the classes, the task and the preprocessing of all.
@@ -46,8 +38,7 @@ def average(
         FileNotFoundError: The file does not exist.
         TypeError: One is neither a model nor a path.
         ValueError: There are no models; they differ in their architecture, preprocessing, task or classes; they have
-            weights that cannot be averaged: quantized, with low-rank adapters, infinite or undefined; or `weights` or
-            `output` do not fit.
+            weights that cannot be averaged: quantized, with low-rank adapters, infinite or undefined.
 
     Example:
         >>> from vit_keras import vit
@@ -58,13 +49,10 @@ def average(
         True
     """
     models = [models] if isinstance(models, (str, os.PathLike, keras.Model)) else list(models)
-    shares = _shares(models, weights)
-    target, origins = None if output is None else expanded(output), set()
-    if target is not None and target.suffix != ".keras":
-        raise ValueError(f"output must end in .keras. Received: {target}")
-    if target is not None:
-        check_writable(target.parent)
-    for number, (given, share) in enumerate(zip(models, shares)):
+    if not models:
+        raise ValueError("There are no models. Pass a list of models or of files.")
+    origins = set()
+    for number, given in enumerate(models):
         model, name = _opened(given, number)
         _check(model, name)
         facts = _facts(model)
@@ -78,30 +66,13 @@ def average(
                     f"All models must have the same {what}. {begin}: {known!s:.200}. {name}: {facts.get(what)!s:.200}."
                 )
         for total, weight in zip(totals, model.weights):
-            total += share * keras.ops.convert_to_numpy(weight).astype("float64")
+            total += keras.ops.convert_to_numpy(weight).astype("float64") / len(models)
         del model  # before the next one is opened
     if len(origins) > 1:
         find_vit(result).origin = None
     for weight, total in zip(result.weights, totals):
         weight.assign(total if "float" in keras.backend.standardize_dtype(weight.dtype) else np.rint(total))
-    if target is not None:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with complete(target) as part:
-            result.save(part)
     return result
-
-
-def _shares(models: Sequence[Any], weights: Sequence[float] | None) -> list[float]:
-    """Return the share of each model; all of them together are 1."""
-    if not models:
-        raise ValueError("There are no models. Pass a list of models or of files.")
-    given = [1.0] * len(models) if weights is None else [*weights]
-    if len(given) != len(models) or not all(is_number(each) and each >= 0 for each in given) or not sum(given):
-        raise ValueError(
-            f"weights must be {len(models)} numbers of at least 0, one for each model, and not all 0. "
-            f"Received: {weights!r}"
-        )
-    return [each / sum(given) for each in given]
 
 
 def _opened(given: Any, number: int) -> tuple[keras.Model, str]:

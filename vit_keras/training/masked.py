@@ -10,15 +10,12 @@ from keras import ops
 
 from .._internal.validate import is_number
 from ..anatomy.parts import blocks, final_norm, find_vit
-from ..backend import openvino, replicas
+from ..backend import replicas
 from ..backend.guarded import CheckedModel
 from ..layers import TransformerBlock
 from ..positions import sincos2d
 
 __all__ = ["MaskedAutoencoder", "MaskedPatchPrediction", "patchify"]
-
-
-_NEW_MASKS = "random numbers that are new in every batch"
 
 
 class _MaskedPretraining(CheckedModel):
@@ -37,14 +34,6 @@ class _MaskedPretraining(CheckedModel):
     def learner(self) -> keras.Model:
         """Return the encoder."""
         return self.encoder
-
-    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
-        openvino.refuse("evaluate of a masked pre-training", _NEW_MASKS)
-        return super().evaluate(*args, **kwargs)
-
-    def predict(self, *args: Any, **kwargs: Any) -> Any:
-        openvino.refuse("predict of a masked pre-training", _NEW_MASKS)
-        return super().predict(*args, **kwargs)
 
     def _add_mask_token(self, width):
         normal = keras.initializers.RandomNormal(stddev=0.02)
@@ -86,17 +75,14 @@ class _MaskedPretraining(CheckedModel):
 class MaskedPatchPrediction(_MaskedPretraining):
     """The paper's self-supervision (arXiv 2010.11929, appendix B.1.2): predict the mean colors of corrupted patches.
 
-    Each patch is corrupted with a probability of one half. The embeddings of most corrupted patches are replaced by a
-    learned one, some by that of another patch of the batch, and some are kept. A dense layer on the last tokens
-    predicts the mean color of a patch in 3 bits a channel, as one of 512 classes. The paper trains with Adam and a
-    rate of 2e-4.
+    Each patch is corrupted with a probability of one half. The embeddings of 80 % of these are replaced by a learned
+    one, those of 10 % by one of another patch of the batch, and those of 10 % are kept. A dense layer on the last
+    tokens predicts the mean color of a patch in 3 bits a channel, as one of 512 classes. The paper trains with Adam and
+    a rate of 2e-4.
 
     Args:
         encoder: The Vision Transformer to train, or a model with one inside. It determines how images are preprocessed.
         corrupt: Fraction of the patches that are corrupted. Only these have a loss.
-        mask: Fraction of the corrupted patches that are replaced by the learned embedding.
-        random: Fraction of them that are replaced by another patch.
-        keep: Fraction of them that are kept.
         bits: Bits of the mean of a channel.
         seed: Seed of the corruption; `None` for another one each time.
 
@@ -123,9 +109,6 @@ class MaskedPatchPrediction(_MaskedPretraining):
         self,
         encoder: Any,
         corrupt: float = 0.5,
-        mask: float = 0.8,
-        random: float = 0.1,
-        keep: float = 0.1,
         bits: int = 3,
         seed: int | None = None,
         **kwargs: Any,
@@ -133,16 +116,12 @@ class MaskedPatchPrediction(_MaskedPretraining):
         super().__init__(encoder, seed, **kwargs)
         config = self.encoder.config
         _check_part("corrupt", corrupt)
-        if min(mask, random, keep) < 0 or not math.isclose(mask + random + keep, 1):
-            raise ValueError(
-                f"mask, random and keep must be fractions that sum to 1. Received: {mask}, {random}, {keep}"
-            )
         if not isinstance(bits, int) or not 1 <= bits * config.channels <= 16:
             raise ValueError(
                 f"bits must be an integer of at least 1, with at most 16 for all {config.channels} channels. "
                 f"Received: {bits!r}"
             )
-        self.corrupt, self.mask, self.random, self.keep, self.bits = corrupt, mask, random, keep, bits
+        self.corrupt, self.bits = corrupt, bits
         patches = next(layer for layer in self.encoder.layers if isinstance(layer, keras.layers.Reshape)).input
         self._embed = keras.Model(self.encoder.input, patches)
         self._mix = keras.Model(patches, _blocks_and_norm(self.encoder)[-1].output)
@@ -164,8 +143,8 @@ class MaskedPatchPrediction(_MaskedPretraining):
         rows = ops.reshape(patches, (-1, patches.shape[-1]))
         order = ops.argsort(keras.random.uniform(ops.shape(rows)[:1], seed=self.seed_generator))
         others = ops.reshape(ops.take(rows, order, axis=0), ops.shape(patches))
-        replaced = ops.where(fate < self.corrupt * (self.mask + self.random), others, patches)
-        return ops.where(fate < self.corrupt * self.mask, ops.cast(self.mask_token, patches.dtype), replaced)
+        replaced = ops.where(fate < self.corrupt * 0.9, others, patches)
+        return ops.where(fate < self.corrupt * 0.8, ops.cast(self.mask_token, patches.dtype), replaced)
 
     def patch_classes(self, images: Any) -> Any:
         """Return the class of each patch's mean color, `(batch, patches)`, in which blue changes fastest."""
@@ -183,8 +162,7 @@ class MaskedPatchPrediction(_MaskedPretraining):
         )
 
     def get_config(self) -> dict[str, Any]:
-        parts = {name: getattr(self, name) for name in ("corrupt", "mask", "random", "keep", "bits")}
-        return {**super().get_config(), **parts}
+        return {**super().get_config(), "corrupt": self.corrupt, "bits": self.bits}
 
 
 @keras.saving.register_keras_serializable("vit_keras")

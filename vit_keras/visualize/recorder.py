@@ -15,7 +15,7 @@ from .._internal.validate import one_of
 from .._internal.warn import warn_caller
 from ..anatomy.dry_run import readout
 from ..anatomy.outputs import output_kind, why_not_classifier
-from ..anatomy.parts import attention_blocks, block_numbers, find_vit, learner, patch_grid, prefix_names
+from ..anatomy.parts import attention_blocks, block_numbers, find_vit, learner, patch_grid, patch_stride, prefix_names
 from ..backend import openvino
 from ..labels import class_numbers
 from ..layers import AttentionPooling, TransformerBlock
@@ -56,7 +56,7 @@ def record(
             those that the output is read from (the class token's). `exits`: whether to explain each block by the score
             that the rest of the model gives to its own output (for `legrad`). `preprocess`: what the model's input
             needs, from pixels in [0, 255]: `"own"`, the normalization of the ViT's checkpoint, as far as the model does
-            not normalize itself (`anatomy.preprocessing_of`), `None`, or a function of `(batch, height, width,
+            not normalize itself, `None`, or a function of `(batch, height, width,
             channels)`. `grid`: patches down and across, if they cannot be inferred from the model.
 
     Returns:
@@ -152,7 +152,7 @@ class Recorder:
             grid=(down, across),
             prefix=prefix,
             layers=plan.layers,
-            patch_size=anatomy.patch_stride(self.vit, size) if known else (size[0] // down, size[1] // across),
+            patch_size=patch_stride(self.vit, size) if known else (size[0] // down, size[1] // across),
             readout=readout,
             labels=labels,
             head_fusion=plan.head_fusion,

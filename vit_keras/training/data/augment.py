@@ -14,7 +14,6 @@ import numpy as np
 from PIL import Image, ImageFilter, ImageOps
 
 from ..._internal.validate import check_fields, check_switches, is_number, python_numbers
-from .trivial import trivial_augment
 
 if TYPE_CHECKING:
     import keras
@@ -34,8 +33,6 @@ class Augmentation:
         aspect: Range of the crop's width / height, sampled uniformly on a logarithmic scale.
         flip: Whether images are mirrored left to right with a probability of one half. Not for text or digits.
         three_augment: DeiT-III's 3-Augment: each image becomes gray, solarized or blurred (arXiv 2204.07118).
-        trivial_augment: TrivialAugment: each image undergoes one of 14 operations, at random and of a random strength
-            (arXiv 2103.10158, the wide space).
         color_jitter: Brightness, contrast and saturation change by up to this factor (`RandomColorJitter` of
             Keras).
         rand_augment: `(layers, magnitude)` of RandAugment, the magnitude from 0 to 10 (`RandAugment` of Keras,
@@ -58,7 +55,6 @@ class Augmentation:
     aspect: tuple[float, float] = (3 / 4, 4 / 3)
     flip: bool = True
     three_augment: bool = False
-    trivial_augment: bool = False
     color_jitter: float | None = None
     rand_augment: tuple[int, float] | None = None
     random_erasing: float | None = None
@@ -104,8 +100,6 @@ class Augmentation:
             image = ImageOps.mirror(image)
         if self.three_augment:
             image = _three_augment(image, rng)
-        if self.trivial_augment:
-            image = trivial_augment(image, rng)
         return np.asarray(image).reshape(*size, channels)
 
     def _window(
@@ -185,11 +179,6 @@ class Augmentation:
         """
         check_fields(Augmentation, changes)
         return dataclasses.replace(self, **changes)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as plain JSON; `Augmentation(**…)` is the inverse."""
-        fields = dataclasses.asdict(self)
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
 
 
 def _numbers(pair: Any, name: str) -> tuple[float, float]:

@@ -51,7 +51,6 @@ def columns_of(
     meaning: Meaning,
     sample: Mapping[str, np.ndarray] | None = None,
     values: str = "auto",
-    threshold: float | None = None,
     separator: str | None = None,
 ) -> dict[str, Any]:
     """Return predictions `(n, outputs)` as columns, under the names and in the order that is wanted."""
@@ -59,8 +58,11 @@ def columns_of(
     values = _values(meaning, sample) if values == "auto" else values
     if values == "probabilities" and meaning.task in NUMBERS:
         raise ValueError(f"There are no probabilities to write: the task of the models is {meaning.task!r}.")
-    _check_used(values, meaning, threshold, separator)
-    threshold = 0.5 if threshold is None else threshold
+    if separator is not None and (meaning.task != "multi" or values != "names"):
+        raise ValueError(
+            'separator= (--separator) is for models of several labels and values="names" (--values). Received: '
+            f"separator={separator!r}, models of the task {meaning.task!r}, and {values} to write."
+        )
     one_column = {"names": ("single", "multi", "ordinal"), "numbers": ("single", "ordinal")}
     if meaning.task in one_column.get(values, ()):
         separator = " " if separator is None else separator
@@ -68,26 +70,12 @@ def columns_of(
             raise ValueError(
                 f"The predictions are one column, and the sample has {len(titles)} after the ids: {first_few(titles)}"
             )
-        return {(titles or ["label"])[0]: _decisions(scores, meaning, values, threshold, separator)}
-    if (values, meaning.task) == ("numbers", "multi"):
-        scores = (scores >= threshold).astype(int)
-    else:
-        scores = scores.astype("float32")
+        return {(titles or ["label"])[0]: _decisions(scores, meaning, values, separator)}
+    are_there = (values, meaning.task) == ("numbers", "multi")
+    scores = (scores >= 0.5).astype(int) if are_there else scores.astype("float32")
     if meaning.task == "single" and meaning.outputs == 2 and titles and len(titles) == 1:
         return {titles[0]: scores[:, 1]}
     return {title: scores[:, n] for title, n in _matched(titles, meaning.names).items()}
-
-
-def _check_used(values: str, meaning: Meaning, threshold: float | None, separator: str | None) -> None:
-    """Raise a `ValueError` for what chooses or joins labels, where none are written."""
-    uses = {"threshold": (threshold, ("names", "numbers")), "separator": (separator, ("names",))}
-    for name, (value, kinds) in uses.items():
-        if value is not None and (meaning.task != "multi" or values not in kinds):
-            listed = " or ".join(f'"{kind}"' for kind in kinds)
-            raise ValueError(
-                f"{name}= (--{name}) is for models of several labels and values={listed} (--values). Received: "
-                f"{name}={value!r}, models of the task {meaning.task!r}, and {values} to write."
-            )
 
 
 def check_spelling(
@@ -145,7 +133,7 @@ def _values(meaning: Meaning, sample: Mapping[str, np.ndarray] | None) -> str:
 _NUMERIC = "iufb"
 
 
-def _decisions(scores: np.ndarray, meaning: Meaning, values: str, threshold: float, separator: str) -> list[Any]:
+def _decisions(scores: np.ndarray, meaning: Meaning, values: str, separator: str) -> list[Any]:
     if meaning.task == "multi":
         divided = [name for name in meaning.names if (separator in name if separator else len(name) > 1)]
         if divided:
@@ -153,7 +141,7 @@ def _decisions(scores: np.ndarray, meaning: Meaning, values: str, threshold: flo
                 f"The separator {separator!r} is in the names of labels: {first_few(divided)}. Pass separator= "
                 "(--separator), a text that is in none of them, such as '|'."
             )
-        return [separator.join(name for name, s in zip(meaning.names, row) if s >= threshold) for row in scores]
+        return [separator.join(name for name, s in zip(meaning.names, row) if s >= 0.5) for row in scores]
     ordinal = meaning.task == "ordinal"
     numbers = anatomy.levels(scores[:, 0], len(meaning.names)) if ordinal else scores.argmax(axis=1)
     return numbers.tolist() if values == "numbers" else [meaning.names[n] for n in numbers]

@@ -72,8 +72,7 @@ def image_folder(
     images, are ignored.
 
     A model that normalizes its inputs itself (with `Rescaling`, `Preprocess` or other operations before its ViT) is
-    given pixels; one that also resizes them, in the one size that its own resizing leaves as it is
-    (`anatomy.batch_preprocessing_of`).
+    given pixels; one that also resizes them, in the one size that its own resizing leaves as it is.
 
     Args:
         path: The folder, with one folder for each class.
@@ -162,18 +161,15 @@ def _needs_room(augmentation: Augmentation | None) -> bool:
 class ImageFolder(keras.utils.PyDataset):
     """The images of a folder or a table in batches `(inputs, labels)`; made by `image_folder` and `image_table`.
 
-    Where the images have weights, a batch is `(inputs, labels, weights)`. Number, epoch and seed determine a batch,
-    whatever the number of threads. For that the dataset must know the epoch: pass
-    `callbacks=[*recipe.callbacks, *data.callbacks]` to `fit`. Without them, whole epochs are counted, so that
-    `steps_per_epoch` below `len(data)` would serve the same batches in each epoch: a warning says so. `fit` asks for
-    shuffled batches in an order of Python's global random numbers; they are served in this dataset's own order.
+    Number, epoch and seed determine a batch, whatever the number of threads. `data.callbacks` tell the dataset the
+    epoch of `fit`, also where a training goes on; without them, it counts. `fit` asks for shuffled batches in an order
+    of Python's global random numbers; they are served in this dataset's own order.
 
     Attributes:
         class_names: The names of the classes; or of the labels, numbers or levels of another task.
         task: What the labels mean, one of `vit_keras.labels.TASKS`.
         paths: The files, in the order of `labels`.
         labels: int32 class numbers; float32 `(n, labels)` of another task (see `image_table`).
-        weights: float32 weight of each image in the loss, or `None`.
         rows: Number of each image in the table, or in the sorted list of the folder's files.
         counts: Number of images of each class or label; `None` where labels are numbers.
         class_weight: `{class: weight}` for `fit(class_weight=…)`, which makes all classes count the same.
@@ -211,27 +207,16 @@ class ImageFolder(keras.utils.PyDataset):
         self.paths: tuple[Path, ...] = tuple(images.paths)
         self.task, self.class_names, self.rows = data.task, data.names, rows
         self.labels = np.asarray(data.labels[rows], "int32" if data.task == "single" else "float32")
-        self.weights: np.ndarray | None = None if data.weights is None else data.weights[rows]
         self.preprocessing, self.augmentation = preprocessing, augmentation
         self.batch_size, self.seed, self.shuffle = how.batch_size, how.seed, shuffle
         self.one_hot: bool = data.task == "single" and bool(how.augmentation and how.augmentation.mixes)
         self.threads: int = how.workers
-        self._part: tuple[int, int] | None = None
-        self.epoch = 0
+        self.epoch: int = 0
         self._images = images
         self._ahead: ReadAhead | None = None
         if shuffle and self.batch_size > len(self.paths):
             steps = f"there are only {len(self.paths)} images: an epoch is one step."
             warn_caller(f"batch_size={self.batch_size}, but {steps}")
-
-    @property
-    def epoch(self) -> int:
-        """Number of the epoch whose batches are served."""
-        return self._epoch
-
-    @epoch.setter
-    def epoch(self, number: int) -> None:
-        self._epoch, self._part = number, None
 
     @property
     def image_size(self) -> tuple[int, int]:
@@ -281,15 +266,8 @@ class ImageFolder(keras.utils.PyDataset):
 
     def on_epoch_end(self) -> None:
         asked = 0 if self._ahead is None else len(self._ahead.place)
-        if self._close():
+        if self._close() or (asked > 1 and self.shuffle):  # Keras asks for one before it trains
             self.epoch += 1
-        elif asked > 1 and self.shuffle:  # Keras asks for one before it trains
-            if self._part == (self.epoch, asked):
-                warn_caller(
-                    f"The first {asked} of {len(self)} batches were taken again. For others in each epoch of "
-                    "steps_per_epoch batches, pass callbacks=[*recipe.callbacks, *data.callbacks] to fit."
-                )
-            self._part = self.epoch, asked
 
     def _close(self) -> bool:
         """Stop reading ahead, and return whether the epoch was completed."""
@@ -306,20 +284,14 @@ class ImageFolder(keras.utils.PyDataset):
             labels = np.eye(len(self.class_names), dtype="float32")[labels]
         cropped = self.augmentation is not None and self.augmentation.crop is not None
         pixels = [self._images[i] if cropped else self._images.plain(i) for i in chosen]
-        weights = None if self.weights is None else self.weights[chosen]
         if self.augmentation is None:
             images = np.stack(pixels)
         else:
             rngs = [np.random.default_rng([self.seed, epoch, 1, i]) for i in chosen]
             images = [self.augmentation.augment_image(p, self.image_size, rng) for p, rng in zip(pixels, rngs)]
-            mixed, random = self.augmentation.mixes, np.random.default_rng([self.seed, epoch, 2, index])
-            if mixed and weights is not None:  # labels times weights, and the weights behind them, are mixed together
-                labels = np.concatenate([labels * weights[:, None], weights[:, None]], axis=1)
+            random = np.random.default_rng([self.seed, epoch, 2, index])
             images, labels = self.augmentation.augment_batch(np.stack(images), labels, random)
-            if mixed and weights is not None:
-                labels, weights = labels[:, :-1], labels[:, -1]
-                labels = labels / np.where(weights > 0, weights, 1)[:, None]
-        return self._normalize(images), labels, *(() if weights is None else (weights,))
+        return self._normalize(images), labels
 
     def _normalize(self, pixels: np.ndarray) -> np.ndarray:
         """Like `preprocessing.normalize`, in float32 and in place, which is several times faster."""

@@ -26,7 +26,6 @@ class Labeled:
     labels: np.ndarray
     ids: list[str]
     root: Path
-    weights: np.ndarray | None = None
     groups: np.ndarray | None = None
     missing: frozenset[int] = frozenset()
     assumed: str = ""

@@ -35,7 +35,6 @@ class Columns:
     task: str = "auto"
     separator: str | None = None
     group_column: str | None = None
-    weight_column: str | None = None
     class_names: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
@@ -51,7 +50,6 @@ def image_table(
     task: Literal["auto", "single", "multi", "regression", "ordinal"] = "auto",
     separator: str | None = None,
     group_column: str | None = None,
-    weight_column: str | None = None,
     class_names: Sequence[str] | None = None,
     validation_split: Share | None = None,
     **options: Any,
@@ -79,7 +77,6 @@ def image_table(
         separator: Text between the labels of one image, such as `" "` or `"|"`, in a column with several. An empty cell
             means no label.
         group_column: Column of groups, such as patients, that are not divided between training and validation.
-        weight_column: Column with the weight of each image in the loss. Batches have the weights as a third element.
         class_names: Names of the classes, labels or levels in the order of the model's outputs. `None`: sorted, by
             number if all names are numbers. Levels that are not numbers need it.
         validation_split: Share to hold out, up to 0.5: the first of about 1/share folds of `splits.fold_numbers`.
@@ -106,7 +103,7 @@ def image_table(
     """
     check_fields(DatasetOptions, options)
     how = DatasetOptions(**options)
-    columns = Columns(images_dir, image_column, label_column, task, separator, group_column, weight_column, class_names)
+    columns = Columns(images_dir, image_column, label_column, task, separator, group_column, class_names)
     data = read_table(table, columns)
     if data.assumed and how.progress:
         print(data.assumed, file=sys.stderr)
@@ -120,7 +117,7 @@ def image_table(
 def read_table(table: Any, how: Columns, fewest: int = 2) -> Labeled:
     """Return the images and labels of a table with at least this number of classes; see `image_table`."""
     task, separator, class_names, group = how.task, how.separator, how.class_names, how.group_column
-    root, image, weight = folder_of(table, how.images_dir), str(how.image_column), how.weight_column
+    root, image = folder_of(table, how.images_dir), str(how.image_column)
     labels = how.label_column
     wanted = [str(labels)] if isinstance(labels, (str, int)) else [*map(str, labels)]
     if not wanted:
@@ -162,15 +159,9 @@ def read_table(table: Any, how: Columns, fewest: int = 2) -> Labeled:
         raise ValueError(f"The column {wanted[0]!r} has no label in any row.")
     if labels.ndim == 1 and len(names) < fewest:
         raise ValueError(f"The column {wanted[0]!r} has only one class, {first_few(names)}. Training needs two.")
-    weights = groups = None
-    if weight is not None:
-        weights = _numbers(whole_columns(columns, weight)[0], weight).astype("float32")
-        if (weights < 0).any() or not weights.any():
-            raise ValueError(f"The weights in the column {weight!r} must be at least 0, and not all 0.")
-    if group is not None:
-        groups = column_numbers(written, group)
+    groups = None if group is None else column_numbers(written, group)
     paths, missing = find_images(ids := [*map(str, ids)], root)
-    return Labeled(task, names, paths, labels, ids, root, weights, groups, missing, assumed)
+    return Labeled(task, names, paths, labels, ids, root, groups, missing, assumed)
 
 
 def read_images(source: Any, how: Columns, errors: str, fewest: int = 2) -> Labeled:

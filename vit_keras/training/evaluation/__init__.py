@@ -28,7 +28,7 @@ from ...visualize.attention import attention_map
 from ..data.dataset import ImageFolder
 from ..data.folder import Labeled, first_few
 from ..data.table import Columns, is_table, read_images
-from ..embeddings.batches import Batch, batches_of_files, joined_paths, run_over, slices
+from ..embeddings.batches import batches_of_files, joined_paths, run_filled, run_over
 from ..metrics import scikit_learn_metrics
 from .tasks import Evaluation
 
@@ -104,32 +104,18 @@ def evaluate(
     chosen = range(len(data.paths)) if only is None else _chosen(data.ids, only, model)
     rows = np.array([row for row in chosen if row not in data.missing], int)
     batches, _ = batches_of_files([str(data.paths[row]) for row in rows], data.labels[rows], batch_size)
-    prepare, how = preprocessing_of(classifier, image_size), {"errors": errors, "progress": progress}
-    return _evaluation(classifier, batches, prepare, data.names, data.root, len(rows), **how)
+    run, prepare, total = classifier.predict_on_batch, preprocessing_of(classifier, image_size), len(rows)
+    done = list(run_over(batches, run, prepare, model=classifier, errors=errors, total=total, progress=progress))
+    raw = check_outputs(classifier, anatomy.predictions(classifier, np.concatenate([row.images for row in done])))
+    paths = tuple(relative(path, data.root) for path in cast("list[str]", joined_paths(done)))  # all are files
+    return Evaluation(data.names, paths, np.concatenate([row.labels for row in done]), raw, anatomy.task(classifier))
 
 
-def evaluate_decoded(
-    model: keras.Model, data: ImageFolder, folder: str | os.PathLike[str], *, batch_size: int = 32
-) -> Evaluation:
-    """Measure a model on the images of a dataset of its task, decoded in its size, without augmentation."""
-    if (said := anatomy.task(model)) != data.task:
-        raise ValueError(f"The model {model.name!r} has the task {said!r}, and the images {data.task!r}.")
-    paths, numbers = [str(path) for path in data.paths], range(len(data.paths))
-    batches = (
-        Batch(np.stack([data.pixels(n) for n in numbers[part]]), paths[part], data.labels[part])
-        for part in slices(len(paths), batch_size)
-    )
-    as_they_are = preprocessing_of(model).replace(image_size=None, crop=None)
-    return _evaluation(model, batches, as_they_are, data.class_names, expanded(folder), len(data.paths))
-
-
-def _evaluation(model, batches, prepare, names, root, total, *, errors="raise", progress=False) -> Evaluation:
-    """Run a classifier over batches of labelled images."""
-    run = model.predict_on_batch
-    rows = list(run_over(batches, run, prepare, model=model, errors=errors, total=total, progress=progress))
-    raw = check_outputs(model, anatomy.predictions(model, np.concatenate([row.images for row in rows])))
-    paths = tuple(relative(path, root) for path in cast("list[str]", joined_paths(rows)))  # all are files
-    return Evaluation(tuple(names), paths, np.concatenate([row.labels for row in rows]), raw, anatomy.task(model))
+def predicted(model: keras.Model, data: ImageFolder) -> np.ndarray:
+    """Return what a model predicts for the images of a dataset that is neither shuffled nor augmented."""
+    size = min(data.batch_size, len(data.paths))
+    outputs = [run_filled(model.predict_on_batch, data[n][0], size) for n in range(len(data))]
+    return anatomy.predictions(model, np.concatenate(outputs))
 
 
 def _labeled(model: keras.Model, source: Any, columns: Columns, label: Any, errors: str) -> Labeled:

@@ -17,7 +17,7 @@ from ..._internal.atomic import check_writable, complete
 from ..._internal.finite import check_outputs
 from ..._internal.imports import INSTALL, extra
 from ..._internal.progress import progress_bar
-from ..._internal.validate import Share, expanded, is_number, one_of, positive_integer
+from ..._internal.validate import expanded, one_of, positive_integer
 from ..._internal.warn import warn_caller
 from ...anatomy.outputs import NUMBERS, output_kind, sigmoid, softmax
 from ...opening import as_model
@@ -46,7 +46,6 @@ def predict_table(
     tta: str | Iterable[str] = (),
     average: Literal["probabilities", "logits"] = "probabilities",
     values: Literal["auto", "names", "numbers", "probabilities"] = "auto",
-    threshold: Share | None = None,
     separator: str | None = None,
     image_size: int | tuple[int, int] | str | None = "native",
     batch_size: int = 32,
@@ -78,7 +77,6 @@ def predict_table(
             names, one of integers for numbers, and one of decimal numbers for the probability of the second class of
             two. Names that are numbers, such as 4 or 0.5, are written where numbers are asked for. Without a sample:
             probabilities of labels, else names or numbers.
-        threshold: Least probability of a label that is said to be there, for names and numbers of labels; `None`: 0.5.
         separator: Text between the labels in one column, which is in none of their names; `None`: a space.
         image_size: Input size in pixels, for models that take any size; `"native"`: the size of the checkpoint.
             `(height, width)`, or one integer for a square. `None` is `"native"`.
@@ -95,7 +93,7 @@ def predict_table(
         ImportError: pandas is not installed, or pyarrow for .parquet.
         OSError: The output cannot be written.
         ValueError: Images are missing or damaged, the models differ in what they predict, the sample has other ids
-            or columns, the ids and predictions have columns of one name, or no labels are chosen by the threshold.
+            or columns, or the ids and predictions have columns of one name.
 
     Warns:
         UserWarning: Images could not be read.
@@ -111,8 +109,6 @@ def predict_table(
     one_of(values, "values", VALUES)
     one_of(errors, "errors", ("raise", "skip"))
     positive_integer(batch_size, "batch_size")
-    if threshold is not None and not (is_number(threshold) and 0 <= threshold <= 1):
-        raise ValueError(f"threshold must be a number from 0 to 1. Received: {threshold!r}")
     target = None if output is None else _target(output)
     models = [models] if isinstance(models, (str, os.PathLike, keras.Model)) else list(models)
     if not models:
@@ -124,7 +120,7 @@ def predict_table(
     if missing and errors == "raise":
         _report_failures([paths[n] for n in sorted(missing)], paths, errors)
     views = tta if isinstance(tta, str) else tuple(tta)
-    how = (wanted, values, threshold, separator)
+    how = (wanted, values, separator)
 
     def check(known: Meaning) -> None:
         if title in columns_of(np.zeros((1, known.outputs)), known, *how):

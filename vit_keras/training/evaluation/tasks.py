@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import html
 import math
 import warnings
 from collections.abc import Callable, Mapping
@@ -16,7 +15,7 @@ import numpy as np
 from ...anatomy import levels
 from .. import metrics
 
-__all__ = ["Evaluation", "as_html", "as_lines"]
+__all__ = ["Evaluation", "as_lines"]
 
 
 def percent(share: float | None) -> str:
@@ -34,13 +33,7 @@ def as_lines(figures: Mapping[str, str]) -> str:
     return "\n".join(f"{name}: {figure}" for name, figure in figures.items())
 
 
-def as_html(figures: Mapping[str, str]) -> str:
-    """Return figures as a table, for notebooks."""
-    rows = "".join(f"<tr><th>{html.escape(k)}</th><td>{html.escape(v)}</td></tr>" for k, v in figures.items())
-    return f"<table><tbody>{rows}</tbody></table>"
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
     """The predictions of a model on labeled images, and the measures that follow from them, by scikit-learn.
 
@@ -187,8 +180,8 @@ class Evaluation:
         found = {"task": self.task, "images": len(self.labels), **self.measures, self.row.key: list(self.per_class)}
         return found | ({"confusion": self.confusion.tolist()} if self.row.confused else {})
 
-    def _repr_html_(self) -> str:
-        return as_html(self.figures)
+    def __repr__(self) -> str:
+        return as_lines(self.figures)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -56,9 +56,8 @@ _SAMPLED = 1000
 
 
 def finetune(
+    folder: Any,
     model: keras.Model | str | os.PathLike[str] | None = None,
-    folder: Any = None,
-    /,
     *,
     weights: str | os.PathLike[str] | None = None,
     images_dir: str | os.PathLike[str] | None = None,
@@ -67,7 +66,6 @@ def finetune(
     task: Literal["auto", "single", "multi", "regression", "ordinal"] = "auto",
     separator: str | None = None,
     group_column: str | None = None,
-    weight_column: str | None = None,
     class_names: Sequence[str] | None = None,
     recipe: str | Recipe = "finetune",
     epochs: int | None = None,
@@ -103,12 +101,11 @@ def finetune(
     call goes on: finished folds stay.
 
     Args:
-        model: The model: a factory such as vit_b16, a published name, the path of a saved model, or a model with a ViT
-            in it, which is copied. It gets a new head, unless its `labels` are the names of the classes. Without
-            pooling, the head gets the class token, or the mean of the tokens. `None`: what `weights` say. A single
-            positional argument is the folder: `finetune(folder)`, `finetune(folder, model=…)`.
         folder: Folder with one subfolder for each class, folder/class/image.jpg; or a table of images and labels (see
             `vit_keras.training.image_table`).
+        model: The model: a factory such as vit_b16, a published name, the path of a saved model, or a model with a ViT
+            in it, which is copied. It gets a new head, unless its `labels` are the names of the classes. Without
+            pooling, the head gets the class token, or the mean of the tokens. `None`: what `weights` say.
         weights: Weights of the model: a published name, a file, or a URL.
         images_dir: For a table, the folder of its images; `None`: the folder of the table.
         image_column: For a table, the column of the images: files, or names without a suffix, such as ids.
@@ -118,7 +115,6 @@ def finetune(
         separator: For a table, the text between the labels of a column with several.
         group_column: For a table, the column of groups, such as patients, that are not divided between training and
             validation.
-        weight_column: For a table, the column with the weight of each image in the loss.
         class_names: For a table, the names of the classes, labels or levels in their order.
         recipe: Recipe of the training, such as `"finetune"`, `"lp_ft"`, `"lora"` or `"vit"`. A name in
             `vit_keras.training.RECIPES`, or a `Recipe`.
@@ -168,7 +164,7 @@ def finetune(
     Raises:
         FileNotFoundError: There is no such folder or weights.
         ImportError: scikit-learn is not installed.
-        TypeError: There is no folder, or an argument is given twice.
+        TypeError: `folder` is neither a folder nor a table, or there is no such argument.
         ValueError: The images, the model or the options do not fit; `output` has a finished or another run; or the
             loss is not a finite number any more.
         PermissionError: `output` cannot be written to.
@@ -183,7 +179,6 @@ def finetune(
     openvino.refuse("finetune")
     metrics.scikit_learn_metrics()  # which the evaluation needs, after a long training
     started = time.monotonic()
-    model, folder = _model_and_folder(model, folder, options)
     output = expanded(validate.path_text(output, "output", "the path of a folder for the results"))
     how = _changed(find_recipe(recipe), options)
     _check_opening(model, weights, options)
@@ -196,7 +191,7 @@ def finetune(
         minutes = _MINUTES if epochs is None else 0
     if not (validate.is_number(minutes) and minutes >= 0):
         raise ValueError(f"minutes must be a number of at least 0. Received: {minutes!r}")
-    columns = Columns(images_dir, image_column, label_column, task, separator, group_column, weight_column, class_names)
+    columns = Columns(images_dir, image_column, label_column, task, separator, group_column, class_names)
     _check_output(output, folder, overwrite, folds)
     keras.utils.set_random_seed(seed)
     notes = [_MISSING.format(", ".join(missing))] if (missing := _not_installed()) else []
@@ -257,25 +252,6 @@ def finetune(
 
 
 # --- what is trained ----------------------------------------------------------------------------------------------
-
-
-def _model_and_folder(first: Any, second: Any, options: dict[str, Any]) -> tuple[Any, Any]:
-    """Return the model and the folder, by position or by name; a single position is the folder unless that is named."""
-    named = {name: options.pop(name) for name in ("model", "folder") if name in options}
-    by_position = [argument for argument in (first, second) if argument is not None]
-    if second is None and first is not None and "folder" not in named:
-        first, second = None, first
-    elif len(by_position) + len(named) > 2:
-        raise TypeError(f"finetune takes one model and one folder. Received twice: {', '.join(named)}")
-    model, folder = named.get("model", first), named.get("folder", second)
-    if isinstance(folder, keras.Model):
-        images = "folder" if model is None else f"{model!r:.100}"
-        raise TypeError(
-            f"The model comes first, then the images: finetune(model, {images}). Received: {validate.received(folder)}"
-        )
-    if folder is None:
-        raise TypeError("finetune needs a folder of images or a table: finetune(folder) or finetune(model, folder).")
-    return model, folder
 
 
 def _changed(how: Recipe, options: dict[str, Any]) -> Recipe:
@@ -356,11 +332,8 @@ def _check_task(data: Labeled, metric: str | None, balance: bool | str, calibrat
         metrics.score("rmsle", targets, targets, task, scale=scale)  # refuses numbers that it cannot take
     if calibrate and task in NUMBERS:
         raise ValueError(f"calibrate=True is about probabilities, and the task is {task!r}. Leave it out.")
-    if balance and (task != "single" or data.weights is not None):
-        why = "the images have weights" if task == "single" else f"the task is {task!r}"
-        raise ValueError(
-            f"balance={balance!r} weighs classes, one for each image, and {why}. Pass weight_column= alone."
-        )
+    if balance and task != "single":
+        raise ValueError(f"balance={balance!r} weighs classes, one for each image, and the task is {task!r}.")
 
 
 def _parts(data: Labeled, source: Any, share: float | None, folds: int | str | None, seed: int) -> list[np.ndarray]:

@@ -17,7 +17,7 @@ import numpy as np
 from ..._internal.atomic import complete
 from ..._internal.plain_json import as_json
 from ..data.folder import Labeled
-from ..evaluation.tasks import as_html, as_lines
+from ..evaluation.tasks import as_lines
 from ..metrics import on_scale
 from ..recipes import Recipe
 from .run import RunState
@@ -25,21 +25,8 @@ from .run import RunState
 __all__ = ["FinetuneResult", "FoldsResult"]
 
 
-class _Result:
-    """What a result shows of itself: its figures, and where its files are."""
-
-    def _figures(self) -> dict[str, str]:
-        raise NotImplementedError
-
-    def __repr__(self) -> str:
-        return as_lines(self._figures())
-
-    def _repr_html_(self) -> str:
-        return as_html(self._figures())
-
-
 @dataclasses.dataclass(frozen=True, repr=False)
-class FinetuneResult(_Result):
+class FinetuneResult:
     """The result of fine-tuning.
 
     Attributes:
@@ -64,15 +51,16 @@ class FinetuneResult(_Result):
     recipe: Recipe
     folder: Path
 
-    def _figures(self) -> dict[str, str]:
+    def __repr__(self) -> str:
         learned = "all images, those held out too" if self.refit else "the images that are not held out"
         files = {name.partition(".")[0]: str(self.folder / name) for name in ("model.keras", "report.html")}
         epochs = str(len(self.history.get("loss", ())))
-        return {**self.evaluation.figures, "epochs": epochs, "the saved model has learned": learned, **files}
+        told = {"epochs": epochs, "the saved model has learned": learned}
+        return as_lines({**self.evaluation.figures, **told, **files})
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class FoldsResult(_Result):
+class FoldsResult:
     """The result of fine-tuning one model for each fold.
 
     Attributes:
@@ -94,9 +82,9 @@ class FoldsResult(_Result):
     recipe: Recipe
     folder: Path
 
-    def _figures(self) -> dict[str, str]:
+    def __repr__(self) -> str:
         told = {f"{name}, mean of {len(values)} folds": spread(values) for name, values in self.scores.items()}
-        return {**told, **self.evaluation.figures, "report": str(self.folder / "report.html")}
+        return as_lines({**told, **self.evaluation.figures, "report": str(self.folder / "report.html")})
 
 
 def spread(values: list[float]) -> str:

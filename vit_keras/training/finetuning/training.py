@@ -17,8 +17,8 @@ import keras
 import numpy as np
 
 from ... import __version__
-from ..._internal.progress import SECONDS_BETWEEN_LINES
-from ...anatomy import name_classes, predictions
+from ..._internal.finite import check_outputs
+from ...anatomy import name_classes
 from ...anatomy import task as task_of
 from ...anatomy.around import heads
 from ...anatomy.outputs import NUMBERS, labels_of, output_kind, output_names
@@ -29,7 +29,7 @@ from ...opening import resize
 from ..checks import UNBALANCED
 from ..data.dataset import ImageFolder
 from ..embeddings import ridge_probe
-from ..evaluation import Evaluation, evaluate_decoded
+from ..evaluation import Evaluation, predicted
 from ..evaluation.calibration import calibrate, tempered
 from ..evaluation.flips import MOST_IMAGES, FlipTest, flip_test
 from ..evaluation.frozen import FrozenFeatures
@@ -54,20 +54,6 @@ SHARE_OF_FLIPS = 0.05
 
 _MOST_OF_HEAD = 20_000
 """Largest number of images that a new head is computed from, which bounds its memory."""
-
-
-class Lines(keras.callbacks.Callback):
-    """Callback that prints a line every few seconds, where no terminal shows Keras' bar."""
-
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self._epoch, self._next = epoch + 1, time.monotonic() + SECONDS_BETWEEN_LINES
-
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + SECONDS_BETWEEN_LINES
-            print(
-                f"Epoch {self._epoch}: step {batch + 1} of {self.params['steps']}, loss {logs['loss']:.4f}", flush=True
-            )
 
 
 class Score(keras.callbacks.Callback):
@@ -185,9 +171,8 @@ class Training:
     def settings(self) -> dict[str, Any]:
         """Return what the result depends on."""
         data = self.request.data
-        weights = () if data.weights is None else (data.weights,)
         return {
-            "images": digest(json.dumps([self.split(), data.names]), data.labels, *weights),
+            "images": digest(json.dumps([self.split(), data.names]), data.labels),
             "model": digest(json.dumps(self.model.settings()), *self.model.get_weights()),
             "batch_size": self.train.batch_size,
             **self.request.settings(),
@@ -196,9 +181,7 @@ class Training:
     def score(self) -> float:
         """Return the metric of the held-out images in the middle of the training."""
         held_out, data = cast("ImageFolder", self.held_out), self.request.data
-        batches = (held_out[n][0] for n in range(len(held_out)))
-        outputs = predictions(self.model, np.concatenate([self.model.predict_on_batch(batch) for batch in batches]))
-        labels = held_out.labels
+        outputs, labels = predicted(self.model, held_out), held_out.labels
         if self.unit is not None:
             outputs, labels = outputs * self.unit[1] + self.unit[0], data.labels[held_out.rows]
         return Evaluation(data.names, (), labels, outputs, data.task).score(self.request.metric)
@@ -283,8 +266,8 @@ class Training:
         if self.baseline is not None:
             request.say(f"Linear probe, in {duration(self.baseline.seconds)}: {self.baseline.text}")
         self.fit(place, frozen, folds, whole)
-        run, size = self.run, self.train.batch_size
-        self.evaluation = evaluate_decoded(self.model, held_out, request.data.root, batch_size=size)
+        run, outputs = self.run, check_outputs(self.model, predicted(self.model, held_out))
+        self.evaluation = request.evaluation(held_out.rows, outputs)
         if request.calibrate:
             self.temperature = calibrate(self.model, self.evaluation)
             shares = tempered(self.evaluation.probabilities, self.temperature, request.data.task).astype("float32")
@@ -340,7 +323,7 @@ class Training:
     def _fit(self) -> None:
         callbacks, run = self._callbacks(), self.run
         scored = self.request.metric is not None and self.held_out is not None
-        lines = [Lines()] if self.request.progress and not sys.stdout.isatty() else []
+        verbose = 1 if sys.stdout.isatty() else 2  # a bar, or a line for each epoch
         self.train.augmentation = self.plan.augmentation
         self.model.fit(
             self.train,
@@ -349,8 +332,8 @@ class Training:
             epochs=math.ceil(run.epochs),
             steps_per_epoch=None if run.epochs >= 1 else self.steps,
             class_weight=self.train.class_weight if self.request.balance in (True, "weights") else None,
-            verbose=(2 if lines else 1) if self.request.progress else 0,
-            callbacks=[*callbacks, *([Score(self, callbacks)] if scored else []), Checkpointer(run), *lines],
+            verbose=verbose if self.request.progress else 0,
+            callbacks=[*callbacks, *([Score(self, callbacks)] if scored else []), Checkpointer(run)],
         )
 
 

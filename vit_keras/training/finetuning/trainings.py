@@ -264,9 +264,9 @@ class Trainings:
 
     def _settings_of(self, pairs: Sequence[Pair]) -> dict[str, Any]:
         """Return what the result of all folds depends on, without the batch size."""
-        arrays = [self.data.labels, *(array for array in (self.data.weights,) if array is not None)]
+        rows = [part.rows for _, part in pairs]
         return {
-            "images": digest(json.dumps([self.data.ids, self.data.names]), *arrays, *(part.rows for _, part in pairs)),
+            "images": digest(json.dumps([self.data.ids, self.data.names]), self.data.labels, *rows),
             "model": digest(self.given.name, *self.given.get_weights()),
             "image_size": pairs[0][0].image_size,
             **self.settings(),
@@ -298,10 +298,10 @@ class Trainings:
         places = [self.output / f"fold{number}" for number in range(len(pairs))]
         how = Recipe(**json.loads((places[0] / "recipe.json").read_text(encoding="utf-8")))  # the plan of all folds
         saved = [np.load(place / "predictions.npz") for place in places]
-        parts = [self._evaluation(each["rows"], each["outputs"]) for each in saved]
+        parts = [self.evaluation(each["rows"], each["outputs"]) for each in saved]
         rows, outputs = (np.concatenate([each[name] for each in saved]) for name in ("rows", "outputs"))
         folds = np.concatenate([np.full(len(each["rows"]), number) for number, each in enumerate(saved)])
-        evaluation = self._evaluation(rows, outputs)
+        evaluation = self.evaluation(rows, outputs)
         name = self.metric or metrics.DEFAULTS[self.data.task]
         scores = {name: [part.score(name) for part in parts]}
         spread = results.spread(scores[name])
@@ -369,7 +369,7 @@ class Trainings:
             gc.collect()
         return {int(number): found[number] for number in worst}
 
-    def _evaluation(self, rows: np.ndarray, outputs: np.ndarray) -> Evaluation:
+    def evaluation(self, rows: np.ndarray, outputs: np.ndarray) -> Evaluation:
         paths = tuple(relative(self.data.paths[row], self.data.root) for row in rows)
         return Evaluation(self.data.names, paths, self.data.labels[rows], outputs, self.data.task)
 

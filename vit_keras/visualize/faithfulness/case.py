@@ -122,7 +122,8 @@ class Case:
                     self.model, function, *tensors, key=("evaluate", kind, masks is not None, tokens.tobytes())
                 )
             results.append(ops.convert_to_numpy(seen))
-        return np.concatenate(results).astype("float64")
+        found = np.concatenate(results)
+        return (anatomy.probabilities(self.model, found) if kind == "probability" else found).astype("float64")
 
     def classes(self, target: Any, probabilities: Any = None) -> Any:
         """Return the class of each image, by number, from what a caller passed."""

@@ -15,9 +15,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from ... import anatomy
 from ..._internal.tap import tap
-from ...anatomy.outputs import output_kind
 from ...anatomy.parts import attention_blocks, find_vit, has_attention
 from ...backend.keras_internals import flat_layers
 from ...layers import AttentionPooling, ExtractToken, MergingBlock
@@ -40,17 +38,7 @@ def read(kind: str | Callable[..., Any], tokens: np.ndarray, model: keras.Model,
         if not ops.is_tensor(value) or math.prod(n or 1 for n in value.shape[1:]) != 1 or not value.shape:
             raise ValueError("A target function returns a tensor of one number for each image.")
         return ops.cast(ops.reshape(value, (-1,)), "float32")
-    outputs = ops.cast(outputs, "float32")
-    kind_of_output = output_kind(model)
-    if kind_of_output == "probabilities":
-        return outputs
-    if outputs.shape[-1] == 1 or anatomy.task(model) == "multi":
-        return ops.sigmoid(outputs)
-    shares = ops.softmax(outputs, axis=-1)
-    if kind_of_output is not None:
-        return shares
-    sums = ops.abs(ops.sum(outputs, axis=-1) - 1) < 1e-2  # as in `anatomy.probabilities`
-    return ops.where(ops.logical_and(ops.all(outputs >= 0), ops.all(sums)), outputs, shares)
+    return ops.cast(outputs, "float32")
 
 
 class _Removal:
