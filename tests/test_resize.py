@@ -101,16 +101,6 @@ def two_sizes(name, more=(0, 0)):
 # ------------------------------------------------------------------ any size --
 
 
-@pytest.mark.parametrize("name", first(ANY_SIZE))
-def test_a_model_of_any_size_is_the_model_of_each(name):
-    model = open_file(name, image_size=None)
-    assert model.input_shape == (None, None, None, 3)
-    images = pictures(*native(name).input_shape[1:3])
-    assert_same(run(model, images), run(native(name), images), name)
-    for images, expected in two_sizes(name):
-        assert_same(run(model, images), expected, name)
-
-
 @pytest.mark.core
 @pytest.mark.parametrize(
     "name",
