@@ -42,6 +42,7 @@ MODELS = {
 }
 
 
+@pytest.mark.few_cases(5)
 @pytest.mark.compiles_long
 @pytest.mark.core
 @pytest.mark.parametrize("name", MODELS)

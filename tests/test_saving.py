@@ -97,6 +97,7 @@ def test_a_foreign_lambda_is_still_refused(tmp_path):
         vit_keras.load_model(tmp_path / "lambda.keras")
 
 
+@pytest.mark.few_cases(4)
 @pytest.mark.parametrize("suffix", [".keras", ".h5"])
 @pytest.mark.parametrize("options", [{}, {"pooling": "gap"}, {"mlp_activation": "gelu"}, {"image_size": (16, 32)}])
 def test_our_models_round_trip_through_keras_own_functions(tmp_path, suffix, options):
@@ -219,6 +220,7 @@ class OptimizerOfMine(keras.optimizers.SGD):
     pass
 
 
+@pytest.mark.few_cases(3)
 @pytest.mark.parametrize("suffix", [".keras", ".h5"])
 @pytest.mark.parametrize(
     "made",
