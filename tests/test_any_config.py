@@ -294,12 +294,11 @@ def check(numbers, folder, tasks=TASKS, share=1):
     assert not found, "\n".join(f"{each[:3]}: {type(each[3]).__name__}: {str(each[3])[:300]}" for each in found)
 
 
-@pytest.mark.few_cases(1)
 @pytest.mark.compiles_long
 @pytest.mark.core
 @pytest.mark.parametrize(("first", "count"), [(0, 3), (3, 6)])
 def test_what_a_configuration_allows_works(first, count, tmp_path):
-    """Three configurations have each of the tasks once; the slow test has all of 500 with all tasks."""
+    """Nine configurations: three have each of the tasks once; the slow test has all of 500 with all tasks."""
     check(range(first, first + count), tmp_path, share=3)
 
 

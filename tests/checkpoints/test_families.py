@@ -120,7 +120,6 @@ def test_all_tokens_are_those_of_the_original(name, tmp_path):
     )
 
 
-@pytest.mark.few_cases(12)
 @pytest.mark.parametrize("name", sorted(name for name in cases() if load(name).meta["config"]))
 def test_what_a_config_would_tell_is_what_the_family_says_without(name, tmp_path):
     """These were made with the defaults of transformers, which are those of the published models."""

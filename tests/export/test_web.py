@@ -251,8 +251,6 @@ def test_where_the_package_comes_from(tmp_path, made_up, monkeypatch):
         assert web.onnxruntime_web() == (SCRIPT, b"a program") and sent == []  # it is kept
 
 
-@pytest.mark.smoke
-@pytest.mark.slow
 def test_the_onnx_file_in_a_page(tmp_path, made_up):
     pytest.importorskip("onnxruntime")
     path = written(Plan.of(tiny()), tmp_path / "a.html")

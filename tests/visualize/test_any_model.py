@@ -105,7 +105,6 @@ def by_hand(model, inputs):
     return tokens[0], np.stack([keras.ops.convert_to_numpy(s) for s in scores]), outputs
 
 
-@pytest.mark.few_cases(9)
 @pytest.mark.parametrize("kind", MODELS)
 def test_what_reaches_the_vit_and_the_logits(kind):
     model, (tokens, scores, outputs) = of_kind(kind)

@@ -676,9 +676,7 @@ def test_a_comparison_opens_with_both(show):
     settled(tab, view=1, other=3)
 
 
-@pytest.mark.smoke
-@pytest.mark.slow
-@pytest.mark.parametrize("smooth", [0, 1])
+@pytest.mark.parametrize("smooth", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_view_is_saved(show, smooth):
     tab = show(explorer(recording(), compare=recording(seed=1), title=HOSTILE), f"#mode=output&smooth={smooth}")
     saved = {}
