@@ -11,7 +11,7 @@ import numpy as np
 from .._internal.fields import FieldsDoc
 from ..backend import changes, ops
 from ..backend.backward import in_one_pass, layer_norm
-from ..backend.direct import Direct, may_skip_keras
+from ..backend.direct import is_ours, may_skip_keras
 from ..backend.keras_internals import add_seed_generator, flat_layers, full_kernel, kernel_of
 
 _Class = TypeVar("_Class", bound=type)
@@ -40,7 +40,7 @@ else:
     _Declared = keras.layers.Layer
 
 
-class Layer(Direct, _Declared):
+class Layer(_Declared):
     """A layer whose annotated class attributes, its fields, are its arguments, configuration and documentation.
 
     As in Flax and Equinox, `num_heads: int` declares a required argument, and `dropout: float = 0.0` one with a
@@ -59,10 +59,12 @@ class Layer(Direct, _Declared):
 
     _declared: ClassVar[dict[str, inspect.Parameter]] = {}  # those of the class itself
 
+    _is_ours: ClassVar[bool] = True
     _reads_training: ClassVar[bool] = False  # whether `training=None` means the value of the layer around
 
     def __init_subclass__(cls, kw_only: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        cls._is_ours = is_ours(cls)
         cls._reads_training = vars(cls).get("reads_training", "training" in inspect.signature(cls.call).parameters)
         cls._declared = {} if "__init__" in vars(cls) else _declared_in(cls, kw_only)
         cls.fields = {}
@@ -98,6 +100,13 @@ class Layer(Direct, _Declared):
 
     def setup(self) -> None:
         """Check the fields, and make the layers inside."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._is_ours and may_skip_keras(self, args, kwargs, self._reads_training):
+            if not self._reads_training:
+                kwargs.pop("training", None)  # as Keras does
+            return self.call(*args, **kwargs)
+        return super().__call__(*args, **kwargs)
 
     def part(self, kind: Any, name: str, **others: Any) -> Any:
         """Return a layer for `setup` or `build`, with this layer's dtype policy and the fields that both have."""
