@@ -72,7 +72,7 @@ def run(
         return compiled(*tensors)
 
 
-_STEPS = ["train_function", "test_function", "predict_function", *["ov_compiled_model"] * openvino.is_active()]
+_STEPS = ("train_function", "test_function", "predict_function", "ov_compiled_model")
 
 
 def is_outdated(model: keras.Model, step: str) -> bool:
@@ -92,8 +92,9 @@ _STATES = "states of the compiled steps"
 
 def forget(model: keras.Model, **others: Any) -> None:
     """Drop the compiled steps of `fit`, `evaluate` and `predict` of a model of any class, or put others there."""
-    for step in _STEPS:
-        setattr(model, step, others.get(step))
+    model.train_function, model.test_function, model.predict_function, own = (others.get(step) for step in _STEPS)
+    if openvino.is_active():
+        model.ov_compiled_model = own
 
 
 @contextlib.contextmanager
