@@ -39,20 +39,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ._internal.validate import did_you_mean, numbers, one_of
-
-__all__ = [
-    "METHODS",
-    "PICTURES",
-    "apply_matrices",
-    "picture_filter",
-    "resampling_matrix",
-    "resize_bilinear",
-    "resize_grid",
-    "resize_patch_kernel",
-    "resizing_matrices",
-    "table_filter",
-]
+from ._internal.validate import numbers, one_of
 
 # A place on the old axis is a fraction whose numerator and denominator are whole numbers. The distance
 # between a place and an old cell is then a difference of whole numbers and one division, so that float32
@@ -147,17 +134,11 @@ def picture_filter(name: Any) -> str:
     """Return the name of a filter for images, in one spelling, or raise a ValueError."""
     # Here "bicubic" means Pillow's, "bicubic_antialias".
     known = _underscored(name)
-    known = "bicubic_antialias" if known == "bicubic" else known
-    return known if known in PICTURES else one_of(name, "interpolation", PICTURES)
+    return one_of("bicubic_antialias" if known == "bicubic" else known, "interpolation", PICTURES)
 
 
 def _method(name, names):
-    known = _underscored(name)
-    if known not in names:
-        raise ValueError(
-            f"There is no method {name!r} to resample with. Pass one of {', '.join(names)}.{did_you_mean(name, names)}"
-        )
-    return known
+    return one_of(_underscored(name), "method", names)
 
 
 def _underscored(name):
