@@ -134,7 +134,8 @@ def picture_filter(name: Any) -> str:
     """Return the name of a filter for images, in one spelling, or raise a ValueError."""
     # Here "bicubic" means Pillow's, "bicubic_antialias".
     known = _underscored(name)
-    return one_of("bicubic_antialias" if known == "bicubic" else known, "interpolation", PICTURES)
+    known = "bicubic_antialias" if known == "bicubic" else known
+    return known if known in PICTURES else one_of(name, "interpolation", PICTURES)
 
 
 def _method(name, names):
