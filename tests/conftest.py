@@ -86,7 +86,7 @@ def pytest_collection_modifyitems(config, items):
         cases[test] += 1
         slow = "slow" in marks
         late = "few_cases" in marks and cases[test] > marks["few_cases"].args[0]
-        if late or (backend != "torch" and "compiles_long" in marks):
+        if late or (backend in ("tensorflow", "jax") and "compiles_long" in marks):
             item.add_marker("slow")
             slow = True
         core = marks.get("core")

@@ -113,6 +113,7 @@ def test_a_change_is_noticed(name):
     assert (np.abs(expected - before).max() > 3e-5) == (name != "frozen")
 
 
+@pytest.mark.slow
 def test_the_same_settings_may_change_again():
     model, x = make(num_layers=1), images()
     call = compiled_call(model)

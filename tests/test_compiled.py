@@ -144,6 +144,7 @@ def test_remat_is_refused_with_dropout(rates):
 # ----------------------------------------------------------------- attention --
 
 
+@pytest.mark.compiles_long
 @pytest.mark.core
 @pytest.mark.parametrize("limit", [4 * 2 * 17, 4 * 2 * 17 * 5])  # bytes of one row of scores, and of five
 def test_attention_in_chunks_is_attention(monkeypatch, limit):

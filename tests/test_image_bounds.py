@@ -77,6 +77,7 @@ def test_a_drawn_photograph_has_at_most_a_stated_size():
     assert large.shape == (1536, MAX_DRAWN, 3) and small.shape == (50, 70, 3)
 
 
+@pytest.mark.slow
 @on_linux
 def test_a_recording_holds_one_photograph_at_a_time(tmp_path):
     paths = [str(tmp_path / f"{n}.png") for n in range(5)]

@@ -22,6 +22,7 @@ def tolerance(reference):
     return 1e-5 * np.abs(reference).max()
 
 
+@pytest.mark.compiles_long
 @pytest.mark.filterwarnings("ignore:The pixels")
 @pytest.mark.parametrize("name", CASES)
 def test_features_logits_and_loss_are_those_of_the_original(name, tmp_path):

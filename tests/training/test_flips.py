@@ -149,6 +149,7 @@ def test_finetune_does_not_mirror_hands(hands, tmp_path, capsys):
     assert "should not be mirrored" in (tmp_path / "run" / "report.html").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_finetune_mirrors_what_may_be_mirrored(colors, tmp_path, capsys):
     result = tune(colors, tmp_path / "run", progress=True)
     assert "images are augmented\n" in capsys.readouterr().out

@@ -82,6 +82,7 @@ def test_what_is_rendered_is_where_it_belongs(matplotlib):
         assert warmest(png[y0:y1, x0:x1], (3, 6)) == place
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "picture", [(60, 120), *(pytest.param(size, marks=pytest.mark.slow) for size in ((90, 90), (120, 60)))]
 )
