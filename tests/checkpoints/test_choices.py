@@ -36,7 +36,9 @@ def _strides(array):
     return tuple(step // array.itemsize for step in array.strides)
 
 
-@pytest.mark.parametrize(("raw", "averaged"), [("state_dict", "state_dict_ema"), ("model", "model_ema")])
+@pytest.mark.parametrize(
+    ("raw", "averaged"), [("state_dict", "state_dict_ema"), ("model", "model_ema"), ("student", "teacher")]
+)
 def test_averaged_weights_are_taken_as_timm_takes_them(raw, averaged, tmp_path):
     path, arrays = two_state_dicts(tmp_path, raw, averaged)
     options = {"num_heads": 2, "pooling": "token"}

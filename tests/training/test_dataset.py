@@ -211,7 +211,7 @@ def test_damaged_pictures(folder, damaged):
     (folder / "bee" / "2.png").write_bytes(whole[: len(whole) // 2])
     (folder / "cow" / "3.png").write_bytes(damaged)
     for options in ({}, {"cache": False}, {"validation_split": 0.5, "augmentation": Augmentation()}):
-        with pytest.raises(ValueError, match=r'\d.png.* 1 more.*errors="skip"'):
+        with pytest.raises(ValueError, match=r'2 damaged: .*\d.png.*errors="skip"'):
             image_folder(folder, SIZE, **options)
     with pytest.warns(UserWarning, match="2.png.*'.*cow.3.png'") as warned:
         data = image_folder(folder, SIZE, errors="skip", shuffle=False)

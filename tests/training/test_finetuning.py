@@ -30,7 +30,7 @@ from vit_keras.training.finetuning import run as running
 from vit_keras.training.finetuning import training as tuning
 from vit_keras.training.recipes import recipe
 
-pytestmark = pytest.mark.filterwarnings("ignore:1 damaged image is left out")  # test_a_damaged_picture_… tests it
+pytestmark = pytest.mark.filterwarnings("ignore:Images are left out")  # test_a_damaged_picture_… tests it
 COLOURS = {"blue": (30, 60, 220), "green": (40, 200, 60), "red & <b>": (220, 40, 40)}
 EXACT = 1e-6  # the same arithmetic on the same machine; threads may add up in another order
 

@@ -573,7 +573,7 @@ def state_dicts(saved: Any, left_out: Iterable[str] = ()) -> dict[str, dict[str,
 
 
 # Where timm's scripts keep the moving average of the weights, which timm takes instead of the weights.
-_AVERAGED, RAW = ("state_dict_ema", "model_ema"), ("state_dict", "model")
+_AVERAGED, RAW = ("state_dict_ema", "model_ema"), ("state_dict", "model", "student")
 
 
 def _same_names(some: Iterable[str], others: Iterable[str]) -> bool:
@@ -582,7 +582,7 @@ def _same_names(some: Iterable[str], others: Iterable[str]) -> bool:
 
 def is_averaged(key: str, keys: Iterable[str]) -> bool:
     """Return whether a state dict is the moving average of another one in the file."""
-    return key in _AVERAGED and bool({*RAW} & {*keys})
+    return key in (*_AVERAGED, "teacher") and bool({*RAW} & {*keys})
 
 
 def rank(key: str) -> tuple[float, ...]:

@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import keras
 import numpy as np
@@ -18,8 +18,8 @@ from ...anatomy.inputs import batch_preprocessing_of
 from ...preprocess import GOOGLE, Preprocessing
 from ..checks import class_weights
 from .augment import Augmentation
-from .decoding import DecodedImages, Decoder, decode_images, report_damaged, size_of
-from .folder import Labeled, read_folder, split
+from .decoding import DecodedImages, Decoder, decode_images
+from .folder import Labeled, read_folder, report_unread, split
 from .read_ahead import ReadAhead, SetEpoch
 
 __all__ = ["ImageFolder", "SetEpoch", "image_folder", "preprocessing_for"]
@@ -142,7 +142,7 @@ def datasets_of(data: Labeled, parts: Sequence[np.ndarray] | None, how: DatasetO
         files, decoder = [data.paths[row] for row in rows], Decoder(preprocessing, roomy)
         decoded[roomy] = rows, decode_images(files, decoder, how.cache, how.workers, how.progress)
         failures |= decoded[roomy][1].failures
-    report_damaged([*failures.items()], len(data.paths) - len(data.missing), how.errors)
+    report_unread((), [*failures.items()], len(data.paths) - len(data.missing), how.errors)
     datasets = []
     for part, applied, shuffled in roles:
         rows, images = decoded[_needs_room(applied)]
@@ -221,7 +221,7 @@ class ImageFolder(keras.utils.PyDataset):
     @property
     def image_size(self) -> tuple[int, int]:
         """`(height, width)` of the inputs."""
-        return size_of(self.preprocessing)
+        return cast("tuple[int, int]", self.preprocessing.image_size)
 
     @property
     def counts(self) -> np.ndarray | None:
