@@ -301,14 +301,6 @@ class ImageFolder(keras.utils.PyDataset):
         inputs -= (self.preprocessing.mean / std).astype("float32")
         return inputs
 
-    def pixels(self, index: int) -> np.ndarray:
-        """Return image `index`, of `paths[index]`, in 8 bits, as the model sees it in evaluation.
-
-        Returns:
-            uint8 `(height, width, channels)`.
-        """
-        return self._images.plain(range(len(self.paths))[index])
-
     def arrays(self, chosen: Sequence[int] | np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Return images, without augmentation, and their labels.
 
@@ -319,7 +311,7 @@ class ImageFolder(keras.utils.PyDataset):
             The model's inputs, float32 `(n, height, width, channels)`, and the labels in the form of the batches'.
         """
         chosen = range(len(self.paths)) if chosen is None else chosen
-        inputs, labels = np.stack([self._normalize(self.pixels(i)) for i in chosen]), self.labels[list(chosen)]
+        inputs, labels = np.stack([self._normalize(self._images.plain(i)) for i in chosen]), self.labels[list(chosen)]
         return inputs, np.eye(len(self.class_names), dtype="float32")[labels] if self.one_hot else labels
 
 
