@@ -177,6 +177,18 @@ def test_functional_call_computes_with_the_given_parameters(kind):
 
 
 @only_torch
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")  # Keras', of most layers
+def test_functional_call_of_a_quantized_model_computes_the_same_each_time():
+    import torch
+
+    model, x = make(), torch.tensor(images())
+    model.quantize("int8")
+    given = {name: 0.5 * parameter.detach() for name, parameter in model.named_parameters()}
+    first, second = (torch.func.functional_call(model, given, (x,)) for _ in range(2))
+    assert torch.equal(first, second) and not torch.equal(first, model(x))
+
+
+@only_torch
 def test_a_state_may_be_assigned():
     import torch
 

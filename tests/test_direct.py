@@ -1,6 +1,7 @@
 """On PyTorch, layers are called directly where Keras would add nothing, and compute what they compute through Keras."""
 
 import contextlib
+import functools
 
 import direct_fuzz
 import keras
@@ -68,8 +69,8 @@ def test_blocks_are_called_directly_and_compute_the_same(options):
     with torch.no_grad(), calls_of_keras() as called:
         found = model(x)
     directly = {"out", "MultiHeadDotProductAttention_1", "Dense_0"} if "tokens_mlp_dim" not in options else {"Dense_0"}
-    directly |= {"head"} if "dtype" not in options else set()
-    assert not directly & set(called) and model.name in called
+    directly |= {"head", model.name} if "dtype" not in options else set()
+    assert not directly & set(called)
     with torch.no_grad(), calls_of_keras() as called, direct.through_keras():
         expected = model(x)
     assert directly <= set(called)
@@ -112,6 +113,39 @@ def test_tensors_are_let_go_of_after_their_last_use():
     with torch.no_grad():
         model(images())
     assert alive[1]
+
+
+class Drops(keras.layers.Layer):
+    """A layer of a user, whose `call` does not take `training`: Keras tells the layer inside."""
+
+    def __init__(self):
+        super().__init__()
+        self.inside = keras.layers.Dropout(0.5)
+
+    def call(self, inputs):
+        return self.inside(inputs)
+
+
+@pytest.mark.parametrize("training", [None, False, True])
+def test_layers_of_a_user_in_a_model_are_told_of_training(training):
+    base = model_of()
+    model = type(base)(base.input, Drops()(base.output))
+    with calls_of_keras() as called:
+        drops = bool((model(images(8), training=training) == 0).any())
+    assert drops is bool(training) and model.name not in called
+
+
+def test_errors_are_described_as_by_keras():
+    def fails(x):
+        raise ValueError("not today")
+
+    model, found = model_of(), []
+    model.layers[-1].activation = fails
+    for call in (model, functools.partial(keras.layers.Layer.__call__, model)):
+        with pytest.raises(ValueError, match="not today") as error:
+            call(images())
+        found.append(str(error.value))
+    assert found[0] == found[1] and "when calling" in found[0]
 
 
 @pytest.mark.parametrize("switched", [False, True])

@@ -29,7 +29,6 @@ NO_PATCHES = {
     "cli.console: warnings.showwarning": "Python's documented way to show warnings otherwise",
     "export: sys.modules[__name__].__class__": "a module of this package",
     "layers._base: setattr(layer, name, value)": "a setting of a copy, which its model had",
-    "layers._base: cls.compute_output_spec": "a subclass of a class of this package",
 }
 """Assignments that look like patches, and why they are not."""
 

@@ -26,8 +26,6 @@ from .layers.tokens import MeanToken
 from .model import VisionTransformer
 from .preprocess import GOOGLE
 
-_BLOCK = "Transformer_encoderblock_{}"
-
 
 def build(config: ViTConfig, *, dtype: Any = None) -> VisionTransformer:
     """Build the model that a configuration describes, with fresh weights.
@@ -68,39 +66,31 @@ def embed_patches(x: Any, config: ViTConfig) -> Any:
         x = layers.resnet_root(x, config.resnet, numerics=config.resnet_numerics)
     if config.patch_norm:
         x = PatchNormalization(config.patch_size, config.epsilon, name="patch_norm")(x)
-    x = Conv2D(
-        config.hidden_size,
-        config.patch_size,
-        data_format="channels_last",
-        use_bias=config.patch_bias,
-        kernel_initializer="lecun_normal",
-        name="embedding",
-    )(x)
+    options = {"use_bias": config.patch_bias, "kernel_initializer": "lecun_normal", "data_format": "channels_last"}
+    x = Conv2D(config.hidden_size, config.patch_size, name="embedding", **options)(x)
     return _norm("embedding_norm", config)(x) if config.patch_norm else x
 
 
 def add_positions(patches: Any, config: ViTConfig) -> Any:
     """Put the class token and its like before the patches, and add position embeddings (paper, equation 1)."""
-    count = -1 if config.grid is None else math.prod(config.grid)
-    x = keras.layers.Reshape((count, config.hidden_size))(patches)
-    learned = config.position == "learned"
-    prefix_has_positions = learned and config.position_prefix_tokens > 0
+    tokens = -1 if config.grid is None else math.prod(config.grid)
+    x = keras.layers.Reshape((tokens, config.hidden_size))(patches)
+    learned, count = config.position == "learned", config.position_prefix_tokens
+    prefix_has_positions = learned and count > 0
     if prefix_has_positions:
         x = _add_prefix(x, config)
     if config.register_positions:
         x = _add_registers(x, config)
-    name = "Transformer_posembed_input"
+    name, rate = "Transformer_posembed_input", config.embedding_dropout
     if learned:
-        prefix = config.position_prefix_tokens
-        grid = config.grid or config.position_grid
         add = layers.AddPositionEmbs(
-            grid, config.embedding_dropout, config.position_resize, prefix_tokens=prefix, name=name
+            config.grid or config.position_grid, rate, config.position_resize, count, name=name
         )
         x = add(x) if config.grid else add(x, patches=patches)
     elif config.position == "sincos2d":
-        x = layers.AddSinCosPositionEmbs(config.embedding_dropout, name=name)(x, patches=patches)
-    elif config.embedding_dropout:
-        x = keras.layers.Dropout(config.embedding_dropout)(x)
+        x = layers.AddSinCosPositionEmbs(rate, name=name)(x, patches=patches)
+    elif rate:
+        x = keras.layers.Dropout(rate)(x)
     if not prefix_has_positions:
         x = _add_prefix(x, config)
     if config.registers and not config.register_positions:
@@ -127,17 +117,14 @@ def encode(x: Any, patches: Any, config: ViTConfig) -> Any:
         x = _norm("Transformer_norm_pre", config)(x)
     rope, merged = _rotations(patches, config), {}
     for n in range(config.num_layers):
-        if config.tokens_mlp_dim:
-            x = _mixer(config, n)(x)
-            continue
-        x = _transformer(config, n)(x, **(merged if rope is None else {"rope": rope[n]}))
+        x = _block(config, n)(x, **(merged if rope is None else {"rope": rope[n]}))
         x, merged = (x[0], {"sizes": x[1]}) if isinstance(x, tuple) else (x, merged)
     return _norm("Transformer_encoder_norm", config)(x) if config.final_norm == "tokens" else x, merged
 
 
 def _rotations(patches, config):
     """Return the rotary positions of each block, or `None` where there are none."""
-    if config.rope_theta is None:
+    if config.rope_theta is None or config.tokens_mlp_dim:
         return None
     name = "rotary_positions"
     if config.rope_kind == "mixed":
@@ -147,17 +134,16 @@ def _rotations(patches, config):
     return [layers.RotaryPositions(config.head_width, config.rope_theta, *how, name=name)(patches)] * config.num_layers
 
 
-def _transformer(config, n):
+def _block(config, n):
+    name = f"Transformer_encoderblock_{n}"
+    if config.tokens_mlp_dim:
+        sizes = (config.tokens_mlp_dim, config.mlp_dim, config.dropout, config.mlp_activation, config.epsilon)
+        return MixerBlock(*sizes, name=name)
     kind = layers.MergingBlock if any(map(config.tokens_merged_in, range(n + 1))) else layers.TransformerBlock
     own = {field: getattr(config, field) for field in kind.fields if hasattr(config, field)}
     own |= {"stochastic_depth": config.stochastic_depth_of(n)}
     own |= {"merge_tokens": config.tokens_merged_in(n)} if kind is layers.MergingBlock else {}
-    return kind(**own, name=_BLOCK.format(n))
-
-
-def _mixer(config, n):
-    sizes = (config.tokens_mlp_dim, config.mlp_dim, config.dropout, config.mlp_activation, config.epsilon)
-    return MixerBlock(*sizes, name=_BLOCK.format(n))
+    return kind(**own, name=name)
 
 
 def pool(x: Any, merged: Any, config: ViTConfig) -> Any:
@@ -179,15 +165,10 @@ def pool(x: Any, merged: Any, config: ViTConfig) -> Any:
         join = keras.layers.Concatenate(name="token_and_mean")
         pooled = [join([token("ExtractToken"), mean(config.prefix_tokens)])]
     elif config.pooling == "map":
-        attend = layers.AttentionPooling(
-            config.map_heads or config.num_heads,
-            config.map_mlp_dim or config.mlp_dim,
-            config.mlp_activation,
-            config.epsilon,
-            0 if config.map_prefix else config.prefix_tokens,
-            name="MAPHead_0",
-        )
-        pooled = [attend(x, **merged)]
+        sizes = config.map_heads or config.num_heads, config.map_mlp_dim or config.mlp_dim
+        unseen = 0 if config.map_prefix else config.prefix_tokens
+        how = (config.mlp_activation, config.epsilon, unseen)
+        pooled = [layers.AttentionPooling(*sizes, *how, name="MAPHead_0")(x, **merged)]
     else:
         pooled = [mean(config.prefix_tokens if config.pooling == "gap" else 0)]
     if config.final_norm == "pooled":
@@ -198,33 +179,25 @@ def pool(x: Any, merged: Any, config: ViTConfig) -> Any:
 
 def classify(pooled: Any, config: ViTConfig) -> Any:
     """Turn what was pooled into logits; without a head, return it as features."""
-    x = pooled[0]
     if config.representation_size is not None:
-        x = keras.layers.Dense(
-            config.representation_size,
-            activation="tanh",
-            kernel_initializer="lecun_normal",
-            name="pre_logits",
-        )(x)
+        kernel = {"kernel_initializer": "lecun_normal"}
+        dense = keras.layers.Dense(config.representation_size, activation="tanh", **kernel, name="pre_logits")
+        pooled = [dense(pooled[0])]
     if not config.include_top:
-        return x if len(pooled) == 1 else keras.layers.Average(name="tokens_average")(pooled)
-
-    def head(name, x, activation):
-        return keras.layers.Dense(
-            config.classes,
-            activation=activation,
-            use_bias=config.head_bias,
-            kernel_initializer="zeros",
-            name=name,
-        )(x)
-
+        return _average("tokens_average", pooled)
+    activation = config.activation if len(pooled) == 1 else "linear"
+    options = {"activation": activation, "use_bias": config.head_bias, "kernel_initializer": "zeros"}
     with _default_dtype("float32" if keras.config.dtype_policy().compute_dtype in ("float16", "bfloat16") else None):
-        if len(pooled) == 1:
-            return head("head", x, config.activation)
-        logits = [head(name, vector, "linear") for name, vector in zip(("head", "head_dist"), pooled)]
-        x = keras.layers.Average(name="heads_average")(logits)
-        linear = config.activation in (None, "linear")
-        return x if linear else keras.layers.Activation(config.activation, name="activation")(x)
+        heads = [
+            keras.layers.Dense(config.classes, name=name, **options) for name in ("head", "head_dist")[: len(pooled)]
+        ]
+        x = _average("heads_average", [head(vector) for head, vector in zip(heads, pooled)])
+        is_whole = len(pooled) == 1 or config.activation in (None, "linear")
+        return x if is_whole else keras.layers.Activation(config.activation, name="activation")(x)
+
+
+def _average(name, vectors):
+    return keras.layers.Average(name=name)(vectors) if len(vectors) > 1 else vectors[0]
 
 
 def _norm(name, config):

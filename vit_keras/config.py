@@ -7,6 +7,7 @@ table of the published sizes.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -18,6 +19,7 @@ from ._internal.validate import (
     check_fields,
     check_remat,
     check_switches,
+    instance,
     is_number,
     merge_schedule,
     one_of,
@@ -40,10 +42,6 @@ def _units(value: Any, field: str) -> tuple[int, ...]:
     return tuple(positive_integer(units, field) for units in value)
 
 
-def _count(value: Any, field: str) -> int:
-    return 0 if value == 0 and value is not False else positive_integer(value, field)
-
-
 def _number(wanted: str, fits: Callable[[Any], bool]) -> Callable[[Any, str], Any]:
     def check(value, field):
         if not (is_number(value) and fits(value)):
@@ -61,27 +59,12 @@ def _choice(*choices: Any, **aliases: str) -> Callable[[Any, str], Any]:
     return lambda value, field: one_of(aliases.get(value, value) if isinstance(value, str) else value, field, choices)
 
 
-def _mlp_activation(activation: Any, field: str) -> str:
-    """Return the name of a function of Keras: a file stores the MLP's activation by its name."""
-    if isinstance(activation, str):
-        return activation
-    from keras import activations  # only a function needs it
-
-    name = getattr(activation, "__name__", "")
-    if not name or getattr(activations, name, None) is not activation:
-        raise ValueError(
-            f'{field} must be the name of an activation of Keras, such as "gelu", or one of its functions, such as '
-            f"keras.activations.gelu. Received: {activation!r:.100}"
-        )
-    return name
-
-
 _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "patch_size": size_pair,
     **dict.fromkeys(("image_size", "position_grid", "rope_grid"), _optional(size_pair)),
     **dict.fromkeys(("channels", "num_layers", "hidden_size", "num_heads", "mlp_dim", "classes"), positive_integer),
     **dict.fromkeys(("dim_head", "representation_size", "tokens_mlp_dim"), _optional(positive_integer)),
-    "registers": _optional(_count),
+    "registers": functools.partial(positive_integer, least=0),
     **dict.fromkeys(("map_heads", "map_mlp_dim"), _optional(positive_integer)),
     "resnet": _optional(_units),
     **dict.fromkeys(("dropout", "attention_dropout", "stochastic_depth", "patch_dropout"), _rate),
@@ -90,7 +73,7 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "layer_scale": _optional(_not_negative),
     "rope_theta": _optional(_number("a number greater than 0", lambda value: value > 0)),
     "rope_offset": _number("a number", lambda value: True),
-    "mlp_activation": _mlp_activation,
+    "mlp_activation": lambda value, field: instance(value, str, field),
     "pooling": _choice("token", "gap", "token+gap", "token+dist", "all", "map", None, cls="token", mean="gap"),
     "position": _choice("learned", "sincos2d", None),
     "rope_kind": _choice("centered", "axial", "axial_xy", "mixed"),
@@ -250,7 +233,7 @@ class ViTConfig:
     patch_resize: str = "bilinear"
     """How a patch kernel is resampled to a different patch size (FlexiViT's PI-resize), with the same choices."""
     relative_resize: str = "bilinear"
-    """How relative positions are resampled, with the same choices and also `"geometric"` (BEiT's) and
+    """How relative positions are resampled: a choice of `position_resize`, `"geometric"` (BEiT's) or
     `"geometric_linear"` (timm's)."""
 
     name: str = "vit"
@@ -355,20 +338,15 @@ def _check_combination(config: ViTConfig) -> None:
     if config.stochastic_depth and config.tokens_mlp_dim is not None:
         raise ValueError(f"A Mixer (tokens_mlp_dim) has no stochastic_depth. Received: {config.stochastic_depth}")
     whole = config.rope_theta is not None or config.relative_positions or config.tokens_mlp_dim is not None
-    for field, others in (("patch_dropout", False), ("merge_tokens", config.pooling is None or config.patch_dropout)):
-        if getattr(config, field) and (whole or others):
-            more = ", pooling=None, patch_dropout" if field == "merge_tokens" else ""
-            raise ValueError(
-                f"{field}: rope_theta, relative_positions, a Mixer (tokens_mlp_dim){more} need all patches, in "
-                f"their places. Received: {field}={getattr(config, field)!r}"
-            )
+    refusing = "rope_theta, relative_positions and a Mixer (tokens_mlp_dim)"
+    if config.patch_dropout and whole:
+        raise ValueError(f"{refusing} need all patches. Received: patch_dropout={config.patch_dropout}")
+    if config.merge_tokens and (whole or config.pooling is None or config.patch_dropout):
+        refusing = f"{refusing}, pooling=None and patch_dropout"
+        raise ValueError(f"{refusing} need all patches. Received: merge_tokens={config.merge_tokens}")
     if config.dim_head is None and config.hidden_size % config.num_heads and config.tokens_mlp_dim is None:
-        raise ValueError(
-            f"hidden_size={config.hidden_size} is not divisible by num_heads={config.num_heads}: "
-            "change one of them, or pass dim_head."
-        )
-    if config.position == "sincos2d" and config.hidden_size % 4:
-        raise ValueError(f"position='sincos2d' needs a hidden_size divisible by 4. Received: {config.hidden_size}")
+        sizes = f"hidden_size={config.hidden_size} is not divisible by num_heads={config.num_heads}"
+        raise ValueError(f"{sizes}: change one of them, or pass dim_head.")
     if config.rope_theta is not None and config.head_width % 4:
         raise ValueError(f"rope_theta needs heads of a width divisible by 4. Received: num_heads={config.num_heads}")
     if (config.rope_grid or config.rope_offset) and not (config.rope_theta and config.rope_kind.startswith("axial")):
@@ -378,23 +356,20 @@ def _check_combination(config: ViTConfig) -> None:
         )
     if config.register_positions and not (config.registers and config.position == "learned" and config.position_prefix):
         raise ValueError("register_positions=True needs registers, position='learned' and position_prefix=True.")
-    if config.pooling == "map" and config.hidden_size % (config.map_heads or config.num_heads):
-        heads = config.map_heads or config.num_heads
+    if config.pooling == "map" and config.hidden_size % (heads := config.map_heads or config.num_heads):
         raise ValueError(f"hidden_size={config.hidden_size} is not divisible by map_heads={heads}.")
     if config.tokens_mlp_dim is not None and (config.prefix_tokens or config.position is not None):
-        raise ValueError(
-            "A Mixer (tokens_mlp_dim) has no class token, registers or positions: pooling='gap', position=None."
-        )
-    if config.image_size is None and (config.relative_positions or config.tokens_mlp_dim is not None):
+        raise ValueError("A Mixer (tokens_mlp_dim) has no tokens but patches, and needs pooling='gap', position=None.")
+    if config.image_size is not None:
+        return check_image_size(config, config.image_size)
+    if config.relative_positions or config.tokens_mlp_dim is not None:
         raise ValueError(
             "image_size=None: a table of relative positions and a Mixer are made for one grid of patches. Pass "
             "image_size; vit_keras.resize makes a model of another size."
         )
-    if config.image_size is None:
-        if config.position == "learned" and config.position_grid is None:
-            raise ValueError("image_size=None needs position_grid: patches down and across of the position embeddings.")
-    else:
-        check_image_size(config, config.image_size)
+    if config.position == "learned" and config.position_grid is None:
+        raise ValueError("image_size=None needs position_grid: patches down and across of the position embeddings.")
+    return None
 
 
 def check_image_size(config: ViTConfig, size: tuple[int, int]) -> None:

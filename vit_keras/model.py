@@ -25,7 +25,6 @@ from .backend.traced import is_inside
 from .checkpoints import saved_models
 from .config import ViTConfig, check_image_size
 from .layers import MlpBlock
-from .layers.merging import opened
 from .preprocess import Preprocessing
 
 if TYPE_CHECKING:
@@ -307,7 +306,6 @@ class VisionTransformer(FastModel):
     def from_config(cls, config: Any, custom_objects: Any = None) -> Any:
         config = dict(config)
         vit, origin = config.pop("vit", None), config.pop("origin", None)
-        config["layers"] = [opened(layer) for layer in config["layers"]]
         model = super().from_config(config, custom_objects)
         for layer in model.layers:
             if not layer.trainable:

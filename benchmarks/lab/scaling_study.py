@@ -105,7 +105,7 @@ def _config(size, image_size=32, channels=3, patch_size=4):
 
 def _normalized(x, filters, kernel_size, strides=1):
     """As in the paper's ResNets: standardized convolutions and group normalization."""
-    return GroupNorm(8)(layers.StdConv2D(filters, kernel_size, strides)(x))
+    return GroupNorm(8, epsilon=1e-6)(layers.StdConv2D(filters, kernel_size, strides)(x))
 
 
 def _residual_block(x, filters):

@@ -14,7 +14,9 @@ __all__ = ["FieldsDoc", "documented", "texts_of"]
 
 _Class = TypeVar("_Class", bound=type)
 
-_SECTION = re.compile(r"^(?:Call arguments|Input shape|Output shape|Attributes|Raises|Example):$", re.MULTILINE)
+_SECTION = re.compile(
+    r"^(?:Call arguments|Input shape|Input and output shape|Output shape|Attributes|Raises|Example):$", re.MULTILINE
+)
 
 
 def texts_of(cls: type) -> dict[str, str]:
@@ -35,13 +37,14 @@ def texts_of(cls: type) -> dict[str, str]:
 class FieldsDoc:
     """The docstring of a class with its fields as `Args:`, made when it is first read: that takes milliseconds."""
 
-    def __init__(self, doc: str, fields: Any):
+    def __init__(self, doc: str, fields: Any, *others: type):
         self.doc = inspect.cleandoc(doc)
         self.fields = fields
+        self.others = others  # classes whose fields of the same names have the same texts
 
     def __get__(self, instance: Any, cls: type) -> str:
         texts: dict[str, str] = {}
-        for each in reversed(cls.__mro__):
+        for each in (*self.others, *reversed(cls.__mro__)):
             texts.update(texts_of(each) if each.__module__.partition(".")[0] != "keras" else {})
         entries = [f"{name}: {texts[name]}".replace("\n", "\n    ") for name in self.fields if name in texts]
         section = _SECTION.search(self.doc)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from .changes import NUMBER
-from .keras_internals import OWN_POLICY, distribution, thread_state
+from .keras_internals import OWN_POLICY, call_outermost, distribution, is_outermost, thread_state
 
 logger: logging.Logger = logging.getLogger("vit_keras")
 
@@ -84,6 +84,14 @@ class Direct(_Layer):
         return super().__call__(*args, **kwargs)
 
 
+def call_model(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], by_keras: Callable[..., Any]) -> Any:
+    """Call a functional model of one input: without Keras' bookkeeping if no layer is around it."""
+    is_ours = type(model).__module__.partition(".")[0] == _PACKAGE and not kwargs.keys() - {"training"}
+    if is_ours and may_skip_keras(model, args, kwargs, False) and is_outermost(model, args[0]):
+        return call_outermost(model, args[0], kwargs.get("training"))
+    return by_keras(*args, **kwargs)
+
+
 def stock_call(layer: Any, call: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function that calls an operation: its own `call` if it is in `STOCK` and nothing prevents it."""
     kind = type(layer)
@@ -91,21 +99,58 @@ def stock_call(layer: Any, call: Callable[..., Any]) -> Callable[..., Any]:
         return call
 
     def directly(*args, **kwargs):
-        return (layer.call if may_skip_keras(layer, args, kwargs, False) else call)(*args, **kwargs)
+        if not may_skip_keras(layer, args, kwargs, False):
+            return call(*args, **kwargs)
+        if kind is keras.layers.Reshape and -1 not in layer.target_shape:  # which computes it at each call
+            return args[0].reshape(len(args[0]), *layer.target_shape)
+        return layer.call(*args, **kwargs)
 
     return directly
 
 
 def may_skip_keras(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], reads_training: bool) -> bool:
     """Return whether `layer(*args, **kwargs)` does no more than `layer.call` would; false if a check fails."""
-    # `reads_training`: whether `training=None` means the value of the layer around.
+    # `reads_training`: whether `training=None` means the value of the layer around. Asked 140 times an image: every
+    # microsecond here is half a percent of the smallest model. So attributes are read where they are kept, and nothing
+    # has a function of its own: a call takes as long as three lines here.
     if not enabled or _PATH is None or len(args) != 1 or _torch.compiler.is_compiling():
         return False
     try:
-        is_plain = _is_plain.get()
-        if not (_process_is_plain() if is_plain is None else is_plain):
+        is_plain, (x,) = _is_plain.get(), args
+        if not (_process_is_plain() if is_plain is None else is_plain) or type(layer).forward is not _FORWARD:
             return False
-        return _adds_nothing(layer, args[0], kwargs, reads_training)
+        own = layer.__dict__
+        if own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"] or own["_backward_pre_hooks"]:
+            return False
+        number, known = own.get(NUMBER), own.get(_KNOWN)
+        if known is None or known[0] != number:
+            known = _what_is_known(layer, own, reads_training)
+            if known is None:
+                return False
+            if number is not None:
+                own[_KNOWN] = known
+        _, computed, stored, dtype, axes, min_ndim = known
+        if reads_training and kwargs.get("training") is None:  # which Keras looks for
+            return False
+        scope = thread_state().get("autocast_scope")
+        if scope is not None or computed != stored:
+            if scope is None or own["autocast"]:
+                is_read_as_here = computed == (stored if scope is None else scope.dtype)
+            else:
+                is_read_as_here = not any(each._autocast for each in layer.variables)
+            if not is_read_as_here:
+                return False  # variables are read in another dtype here
+        if type(x) is not _torch.Tensor or (x.dtype is not dtype and x.is_floating_point()):
+            return False
+        if x.is_meta or getattr(x, "_keras_mask", None) is not None or (min_ndim and x.ndim < min_ndim):
+            return False
+        for axis, size in axes:
+            if x.shape[axis] != size:
+                return False
+        for value in kwargs.values():
+            if value is not None and value is not False and value is not True and not _is_passed_on(value, dtype):
+                return False
+        return True
     except Exception as error:
         give_up(error)
         return False
@@ -149,62 +194,27 @@ def _process_is_plain() -> bool:
         return False
 
 
-def _adds_nothing(layer: Any, x: Any, kwargs: dict[str, Any], reads_training: bool) -> bool:
-    """Whether Keras has nothing to do for this call of this layer."""
-    # Asked 140 times an image: every microsecond here is half a percent of the smallest model. So attributes are read
-    # where they are kept: a property is a call, and a call takes as long as three lines here.
-    own = layer.__dict__
-    if own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"] or own["_backward_pre_hooks"]:
-        return False
-    if type(layer).forward is not _FORWARD:
-        return False
-    number, known = own.get(NUMBER), own.get(_KNOWN)
-    if known is None or known[0] != number:
-        if not _is_plain_layer(layer, own, reads_training):
-            return False
-        policy = own[OWN_POLICY]
-        known = (number, policy.compute_dtype, policy.variable_dtype, getattr(_torch, policy.compute_dtype))
-        if number is not None:
-            own[_KNOWN] = known
-    _, computed, stored, dtype = known
-    if reads_training and kwargs.get("training") is None:
-        return False  # Keras looks for it
-    scope = thread_state().get("autocast_scope")
-    if scope is None or own["autocast"]:
-        is_read_as_here = computed == (stored if scope is None else scope.dtype)
-    else:
-        is_read_as_here = not any(each._autocast for each in layer.variables)
-    if not is_read_as_here or not _is_passed_on(x, dtype):
-        return False  # variables are read in another dtype here
-    spec = own["_input_spec"]
-    if spec is not None:
-        if x.ndim < (spec.min_ndim or 0):
-            return False
-        for axis, size in spec.axes.items():
-            if x.shape[axis] != size:
-                return False
-    for value in kwargs.values():
-        if value is not None and value is not False and value is not True and not _is_passed_on(value, dtype):
-            return False
-    return True
-
-
 _KNOWN = "_known_to_direct"
-"""The attribute with the number of a layer when it was plain (`_is_plain_layer`), and its dtypes."""
+"""The attribute with what `_what_is_known` of a layer of this package."""
 
 
-def _is_plain_layer(layer: Any, own: dict[str, Any], reads_training: bool) -> bool:
-    """Whether a layer's attributes leave Keras nothing to do."""
+def _what_is_known(layer: Any, own: dict[str, Any], reads_training: bool) -> tuple[Any, ...] | None:
+    """Return a layer's number, dtypes and what it takes; or `None` if its attributes leave Keras anything to do."""
     if not own["built"] or "forward" in own:
-        return False
+        return None
     if layer._compiled_call_impl is not None or own["activity_regularizer"] is not None:
-        return False
-    if own["_remat_mode"] is not None or type(own[OWN_POLICY]) is not keras.DTypePolicy:
-        return False  # a policy that quantizes
+        return None
+    policy, spec = own[OWN_POLICY], own["_input_spec"]
+    if own["_remat_mode"] is not None or type(policy) is not keras.DTypePolicy:
+        return None  # a policy that quantizes
     if reads_training and "training" not in own.get("call_signature_parameters", ("training",)):
-        return False  # Keras does not pass it on: `call` was another function when the layer was made
-    spec = own["_input_spec"]  # what a layer takes, in the way in which a dense layer says it
-    return spec is None or not (spec.shape or spec.ndim or spec.max_ndim or spec.dtype)
+        return None  # Keras does not pass it on: `call` was another function when the layer was made
+    dtypes = policy.compute_dtype, policy.variable_dtype, getattr(_torch, policy.compute_dtype)
+    if spec is None:
+        return own.get(NUMBER), *dtypes, (), 0
+    if spec.shape or spec.ndim or spec.max_ndim or spec.dtype:  # a dense layer says what it takes in another way
+        return None
+    return own.get(NUMBER), *dtypes, [*spec.axes.items()], spec.min_ndim
 
 
 def _is_passed_on(x: Any, dtype: Any) -> bool:

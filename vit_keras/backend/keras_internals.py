@@ -170,6 +170,35 @@ def thread_state() -> dict[str, Any]:
     return _GLOBAL_STATE.GLOBAL_STATE_TRACKER.__dict__  # `clear_session` makes another one
 
 
+def is_outermost(model: keras.Model, x: Any) -> bool:
+    """Return whether no layer is being called around a functional model, and a tensor has the shape that it takes."""
+    own = vars(model)
+    if thread_state().get("current_call_ctx") is not None or "_manual_input_spec" in own or len(own["_inputs"]) != 1:
+        return False
+    shape, taken = x.shape, own["_inputs"][0].shape
+    same = all(size in (None, n) for size, n in zip(taken[1:], shape[1:]))
+    return same and len(shape) == len(taken) and not isinstance(own["_inputs_struct"], dict)
+
+
+def call_outermost(model: keras.Model, x: Any, training: bool | None) -> Any:
+    """Call a functional model, around which no layer is being called, as `Layer.__call__` does where that is plain."""
+    context = model._get_call_context()  # which forgets losses
+    context.set_value("training", training)
+    model.__dict__["_called"] = True
+    try:
+        return model.call(x, training=training)
+    except Exception as error:
+        again = functools.wraps(model.call)(functools.partial(_raise, error))
+        described = sys.modules["keras.src.utils.traceback_utils"].inject_argument_info_in_traceback
+        return described(again, f"{type(model).__name__}.call()")(x, training=training)
+    finally:
+        model._maybe_reset_call_context()
+
+
+def _raise(error: Exception, *_: Any, **__: Any) -> Any:
+    raise error
+
+
 def outside_of_scopes() -> contextlib.AbstractContextManager[Any]:
     """Return a context in which variables are read in their own dtype, whatever layer is being called."""
     return sys.modules["keras.src.backend.common.variables"].AutocastScope(None)
@@ -198,24 +227,33 @@ def run_graph(model: keras.Model, inputs: Any, call_of: Callable[[Any], Callable
     """Run a functional model by `call_of(operation)`, and free each tensor after its last use."""
     # Keras keeps all of them until the end.
     values = dict(zip(map(id, model.inputs), keras.tree.flatten(inputs)))
-    for node, outputs, over in kept(model, "steps", lambda: _steps_of(model)):
-        args, kwargs = node.arguments.fill_in(values)
-        results = call_of(node.operation)(*args, **kwargs)
-        flat = [results] if keras.ops.is_tensor(results) else keras.tree.flatten(results)
-        values.update(zip(outputs, flat))
-        del args, kwargs, results
+    for operation, arguments, only, outputs, over in kept(model, "steps", lambda: _steps_of(model)):
+        if only is not None:
+            results = call_of(operation)(values[only])
+        else:
+            args, kwargs = arguments.fill_in(values)
+            results = call_of(operation)(*args, **kwargs)
+            del args, kwargs
+        if isinstance(results, (list, tuple, dict)):
+            values.update(zip(outputs, keras.tree.flatten(results)))
+        else:
+            values[outputs[0]] = results
+        del results
         for each in over:
             values.pop(each, None)
     return keras.tree.pack_sequence_as(model._outputs_struct, [values[id(x)] for x in model.outputs])
 
 
-def _steps_of(model: keras.Model) -> list[tuple[Any, list[int], list[int]]]:
-    """Return a model's nodes in order, with the ids of their outputs and of tensors that no later node takes."""
+def _steps_of(model: keras.Model) -> list[tuple[Any, Any, int | None, list[int], list[int]]]:
+    """Return a model's operations in order, each with its arguments, the id of the tensor that is its only one if so,
+    and the ids of its outputs and of tensors that no later operation takes.
+    """
     by_depth, steps, taken = model._nodes_by_depth, [], {id(x) for x in model.outputs}
     for node in (node for depth in sorted(by_depth) for node in reversed(by_depth[depth])):  # the last one first
         if node.operation and not node.is_input:
-            over = {id(x) for x in node.input_tensors} - taken
-            steps.append((node, [id(x) for x in node.outputs], [*over]))
+            over, only = {id(x) for x in node.input_tensors} - taken, node.arguments._single_positional_tensor
+            ids = None if only is None else id(only), [id(x) for x in node.outputs], [*over]
+            steps.append((node.operation, node.arguments, *ids))
             taken |= over
     return steps[::-1]
 

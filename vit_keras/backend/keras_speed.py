@@ -20,14 +20,13 @@ from .._internal.validate import positive_integer
 from ..labels import check_class_numbers
 from . import compiled, distribution, openvino
 from .changes import is_same
-from .direct import asked_once, stock_call, through_keras
+from .direct import asked_once, call_model, stock_call, through_keras
 from .guarded import Guarded
 from .keras_internals import (
     clear_losses,
     compile_metrics,
     concrete,
     has_graph,
-    kept,
     policy_of,
     run_graph,
     thread_state,
@@ -51,7 +50,7 @@ class FastModel(Guarded, keras.Model):
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         if is_inside() and not args and not kwargs.keys() - {"training"}:
             return inline(self, inputs, kwargs.get("training"))
-        return super().__call__(inputs, *args, **kwargs)
+        return call_model(self, (inputs, *args), kwargs, super().__call__)
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any) -> Any:
         """Run the model: compiled if images come in outside of any graph, unless `run_eagerly` is set."""
@@ -73,11 +72,15 @@ class FastModel(Guarded, keras.Model):
         """Run the model as Keras runs it, which is what is compiled."""
         return super().call(inputs, training)
 
+    def _track_variables(self):
+        """Keep the parameters that PyTorch has now, to see which of them it replaces."""
+        super()._track_variables()
+        self.__dict__[_TRACKED] = dict(self._torch_params._parameters)
+
     def _replaced_parameters(self):
         """Compute with parameters that PyTorch has replaced in the block, as `torch.func.functional_call` does."""
         # Keras' variables keep the tensors that they were made with.
-        now = self.torch_params._parameters
-        before = kept(self, "parameters", lambda: {v.path: v._value for v in self.variables})
+        now, before = self.torch_params._parameters, vars(self)[_TRACKED]
         if is_same(now.values(), before.values()):
             return contextlib.nullcontext()
         others = {name: x for name, x in now.items() if x is not before.setdefault(name, x)}
@@ -265,6 +268,9 @@ def _outside_of_any_graph(inputs, training) -> bool:
         return not training and concrete(inputs)
     return concrete(inputs)
 
+
+_TRACKED = "_tracked_by_vit_keras"
+"""The attribute with the parameters that PyTorch had when Keras last told it of a model's variables."""
 
 _FORWARD = {training: functools.partial(FastModel.call_by_keras, training=training) for training in (False, True)}
 """What is compiled; the same function each time."""

@@ -35,6 +35,17 @@ def convert_to_tensor(x: Any, dtype: Any = None, like: Any = None) -> Any:
     return _torch.as_tensor(x, device=like.device)
 
 
+def cast(x: Any, dtype: Any) -> Any:
+    """Cast."""
+    x = x.value if isinstance(x, keras.Variable) else x
+    return x if type(x) in (_KINDS or ()) and x.dtype is dtype else keras.ops.cast(x, dtype)
+
+
+def shape(x: Any) -> Any:
+    """Return the shape, with tensors for what is known only in a graph."""
+    return tuple(x.shape) if type(x) is _Tensor else keras.ops.shape(x)
+
+
 def reshape(x: Any, newshape: Any) -> Any:
     """Reshape."""
     return x.reshape(newshape) if type(x) is _Tensor else keras.ops.reshape(x, newshape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 
@@ -13,6 +14,7 @@ from ..backend import changes, ops
 from ..backend.backward import in_one_pass, layer_norm
 from ..backend.direct import Direct, may_skip_keras
 from ..backend.keras_internals import add_seed_generator, flat_layers, full_kernel, kernel_of
+from ..config import ViTConfig
 
 _Class = TypeVar("_Class", bound=type)
 
@@ -30,9 +32,7 @@ def register(cls: _Class) -> _Class:
 
 if TYPE_CHECKING:
 
-    def _keyword(*, default: Any, kw_only: bool = True) -> Any: ...
-
-    @dataclass_transform(field_specifiers=(_keyword,))
+    @dataclass_transform(field_specifiers=(dataclasses.field,))
     class _Declared(keras.layers.Layer):
         """Tell type checkers that annotated attributes are arguments."""
 
@@ -50,48 +50,38 @@ class Layer(Direct, _Declared):
     """
 
     if TYPE_CHECKING:
-        name: str = _keyword(default=None)
-        dtype: Any = _keyword(default=None)
-        trainable: bool = _keyword(default=True)
+        name: Any = dataclasses.field(default=None, kw_only=True)
+        dtype: Any = dataclasses.field(default=None, kw_only=True)
+        trainable: bool = dataclasses.field(default=True, kw_only=True)
 
     fields: ClassVar[dict[str, inspect.Parameter]] = {}
     """The arguments by name, in the order in which they may be passed."""
 
-    _declared: ClassVar[dict[str, inspect.Parameter]] = {}  # those of the class itself
-
+    _arguments: ClassVar[inspect.Signature]  # the fields, and what Keras' own layers take
     _reads_training: ClassVar[bool] = False  # whether `training=None` means the value of the layer around
 
     def __init_subclass__(cls, kw_only: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls._reads_training = vars(cls).get("reads_training", "training" in inspect.signature(cls.call).parameters)
-        cls._declared = {} if "__init__" in vars(cls) else _declared_in(cls, kw_only)
-        cls.fields = {}
-        for each in reversed(cls.__mro__):
-            cls.fields.update(vars(each).get("_declared", {}))
-        if "__init__" in vars(cls):
-            cls.__signature__ = None  # inspect then reads it
-        elif cls._declared:
-            in_order = sorted(cls.fields.values(), key=lambda field: (field.kind, field.default is not field.empty))
-            others = inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD, annotation="Any")
-            cls.__signature__ = inspect.Signature([*in_order, others])
+        has_fields = "__init__" not in vars(cls)
+        inherited = {k: v for base in reversed(cls.__bases__) for k, v in getattr(base, "fields", {}).items()}
+        cls.fields = {**inherited, **(_declared_in(cls, kw_only) if has_fields else {})}
+        in_order = sorted(cls.fields.values(), key=lambda field: (field.kind, field.default is not field.empty))
+        others = [inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD, annotation="Any")]
+        if not cls.fields:
+            others.insert(0, inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL, annotation="Any"))
+        cls._arguments = inspect.Signature([*in_order, *others])
+        cls.__signature__ = cls._arguments if has_fields and cls.fields else None  # without, inspect finds it
         if cls.fields and cls.__doc__:
-            doc: Any = FieldsDoc(cls.__doc__, cls.fields)
+            doc: Any = FieldsDoc(cls.__doc__, cls.fields, ViTConfig)
             cls.__doc__ = doc
-        _let_keras_describe(cls)
 
     def __init__(self, *args: Any, **kwargs: Any):
-        fields = self.fields
-        by_place = [name for name, field in fields.items() if field.kind is not field.KEYWORD_ONLY]
-        given = dict(zip(by_place, args))
-        if twice := [name for name in given if name in kwargs]:
-            raise TypeError(f"{type(self).__name__} received {twice[0]}= twice: by position and by name.")
-        given.update((name, kwargs.pop(name)) for name in fields if name in kwargs)
-        missing = [name for name, field in fields.items() if field.default is field.empty and name not in given]
-        if missing:
-            raise TypeError(f"{type(self).__name__} needs {', '.join(f'{name}=' for name in missing)}.")
-        super().__init__(*args[len(by_place) :], **kwargs)
-        for name, field in fields.items():
-            value = given.get(name, field.default)
+        given = self._arguments.bind(*args, **kwargs)
+        given.apply_defaults()
+        fields = given.arguments
+        super().__init__(*fields.pop("args", ()), **fields.pop("kwargs"))
+        for name, value in fields.items():
             setattr(self, name, tuple(value) if isinstance(value, (list, np.ndarray)) else value)
         changes.note(self)
         self.setup()
@@ -99,19 +89,27 @@ class Layer(Direct, _Declared):
     def setup(self) -> None:
         """Check the fields, and make the layers inside."""
 
-    def part(self, kind: Any, name: str, **others: Any) -> Any:
-        """Return a layer for `setup` or `build`, with this layer's dtype policy and the fields that both have."""
+    def part(self, kind: Any, name: str | None, shape: Any = None, **others: Any) -> Any:
+        """Return a layer, built for an input shape if given, with this one's dtype policy and the fields of both."""
         shared = {field: getattr(self, field) for field in getattr(kind, "fields", ()) if field in self.fields}
-        return kind(**{**shared, **others}, name=name, dtype=self.dtype_policy)
+        part = kind(**{**shared, **others}, name=name, dtype=self.dtype_policy)
+        if shape is not None:
+            part.build(shape)
+        return part
 
     def __setattr__(self, name: str, value: Any) -> None:
         own = self.__dict__
         is_change = own.get("built") and own.get(name, self) is not value and name not in changes.KEPT_BY_KERAS
         super().__setattr__(name, value)
+        if name in own.get("_modules", ()):  # PyTorch looks there last, which takes a microsecond
+            own[name] = own["_modules"][name]
         if is_change:
             changes.note(self)
 
     def __delattr__(self, name: str) -> None:
+        own = self.__dict__
+        if name in own.get("_modules", ()):
+            own.pop(name, None)
         super().__delattr__(name)
         changes.note(self)
 
@@ -122,6 +120,16 @@ class Layer(Direct, _Declared):
     def register_forward_pre_hook(self, *args: Any, **kwargs: Any) -> Any:
         changes.note(self)
         return super().register_forward_pre_hook(*args, **kwargs)
+
+    def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
+        # Keras follows `call` where `compute_output_shape` does not describe it: it is a user's own, or returns more.
+        call, shape = (
+            next(n for n, each in enumerate(type(self).__mro__) if name in vars(each))
+            for name in ("call", "compute_output_shape")
+        )
+        returns_more = any(value is True for value in (*args[1:], *kwargs.values()))
+        is_followed = returns_more or (call < shape and not self._is_ours)
+        return (keras.Operation if is_followed else keras.layers.Layer).compute_output_spec(self, *args, **kwargs)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), **{name: getattr(self, name) for name in self.fields}}
@@ -138,18 +146,6 @@ def _declared_in(cls: type, kw_only: bool) -> dict[str, inspect.Parameter]:
                 delattr(cls, name)  # it would hide a layer of the same name, which PyTorch keeps elsewhere
             fields[name] = inspect.Parameter(name, kind, default=default, annotation=annotation)
     return fields
-
-
-def _let_keras_describe(cls: type[Layer]) -> None:
-    """Let Keras find out what a subclass returns that has a `call` of its own."""
-    call, shape, spec = (
-        next(n for n, each in enumerate(cls.__mro__) if name in vars(each))
-        for name in ("call", "compute_output_shape", "compute_output_spec")
-    )
-    is_described = cls.compute_output_spec is not keras.layers.Layer.compute_output_spec
-    if is_described and call < spec:
-        has_shape = shape <= call
-        cls.compute_output_spec = (keras.layers.Layer if has_shape else keras.Operation).compute_output_spec
 
 
 class Dense(Layer, keras.layers.Dense):
@@ -211,17 +207,15 @@ class Composite(Layer):
 
     def __init__(self, *args: Any, dense: Any = (), frozen: Any = (), inside: Any = (), **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self._built_as = tuple(dense), tuple(frozen)
-        self._inside = tuple(inside)
+        self._configured = tuple(dense), tuple(frozen), tuple(inside)
 
     def change_as_configured(self) -> None:
         """Apply the changes in the configuration to the layers inside, at the end of `build`."""
-        each_change, frozen = self._built_as
+        dense, frozen, inside = self._configured
         self._settings: Any = tuple(_settings(self).items())
-        for number, name, value in self._inside:
+        for number, name, value in inside:
             change_setting(flat_layers(self)[number], name, value)
-        layers = dense_layers(self)
-        for layer, change in zip(layers, each_change or [{}] * len(layers), strict=True):
+        for layer, change in zip(dense_layers(self) if dense else (), dense, strict=True):
             if "quantization" in change:
                 mode, config = change["quantization"]
                 config = keras.saving.deserialize_keras_object(config)
@@ -232,8 +226,11 @@ class Composite(Layer):
         for number in frozen:
             weights[number].trainable = False
 
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return input_shape
+
     def get_config(self) -> dict[str, Any]:
-        (dense, frozen), inside = self._built_as, [*self._inside]
+        dense, frozen, inside = (list(changes) for changes in self._configured)
         if self.built:
             dense = [_changes(layer) for layer in dense_layers(self)]
             frozen = [n for n, weight in enumerate(self.weights) if not weight.trainable] if self.trainable else []
@@ -244,7 +241,7 @@ class Composite(Layer):
                     "it back before you copy or save the layer."
                 )
             inside = [[*at, as_json(value)] for at, value in now.items() if before.get(at, value) != value]
-        changed = {"dense": [*dense] if any(dense) else [], "frozen": [*frozen], "inside": inside}
+        changed = {"dense": dense if any(dense) else [], "frozen": frozen, "inside": inside}
         return {**super().get_config(), **{name: value for name, value in changed.items() if value}}
 
 
@@ -304,11 +301,6 @@ def one_or_all(*outputs: Any) -> Any:
     return outputs if outputs[1:] else outputs[0]
 
 
-def symbolic(layer: Any, *shapes: Any) -> Any:
-    """Return symbolic outputs of a layer with these shapes."""
-    return one_or_all(*(keras.KerasTensor(shape, dtype=layer.compute_dtype) for shape in shapes))
-
-
 def grid_of(patches: Any) -> Any:
     """Return the cells down and across of a feature map: integers, or scalar tensors known only in the graph."""
     return tuple(fixed or ops.shape(patches)[axis] for axis, fixed in enumerate(patches.shape))[1:3]
@@ -323,12 +315,7 @@ def places_in(where: Any) -> Any:
         row, column, down, across = (ops.cast(where[..., n], "float32") for n in range(4))
         return {"grid": (down, across), "places": (row, column), "xp": ops}
     grid = grid_of(where)
-    return {"grid": grid, "places": None, "xp": array_module(grid)}
-
-
-def array_module(grid: Any) -> Any:
-    """Return NumPy for a known grid, `keras.ops` for a grid known only in the graph."""
-    return np if all(isinstance(size, int) for size in grid) else ops
+    return {"grid": grid, "places": None, "xp": np if all(isinstance(size, int) for size in grid) else ops}
 
 
 class Dropout(Layer, keras.layers.Dropout):
@@ -336,11 +323,6 @@ class Dropout(Layer, keras.layers.Dropout):
 
     def __call__(self, inputs: Any, training: bool | None = None) -> Any:
         return super().__call__(inputs, training=training) if self.rate else inputs
-
-
-def drop_path(rate: float, **options: Any) -> Dropout:
-    """Return a dropout layer for whole images in a batch of tokens; before a residual sum, this is stochastic depth."""
-    return Dropout(rate, noise_shape=(None, 1, 1), name="drop_path", **options)
 
 
 @register

@@ -9,7 +9,7 @@ import keras
 from .._internal.tap import is_tapped, visit
 from ..backend import ops
 from ..backend.attention import fused_attention, has_fused_attention, in_chunks
-from ._base import Composite, Dense, Dropout, LayerNormalization, one_or_all, register, symbolic, token_width
+from ._base import Composite, Dense, Dropout, LayerNormalization, one_or_all, register, token_width
 from .bias import mask_bias, sum_of
 from .relative import RelativePositions
 from .rotary import rotate
@@ -19,20 +19,15 @@ MAX_SCORE_BYTES = 32 << 20
 
 
 class Switches(Composite, kw_only=True):
-    """Arguments of the attention that a `TransformerBlock` passes on, and that `ViTConfig` has under the same names."""
+    """Fields of the attention that a `TransformerBlock` passes on, and that `ViTConfig` has under the same names."""
 
     qkv_bias: bool = True
-    """Whether queries, keys and values have a bias."""
     key_bias: bool | None = None
-    """Whether keys have a bias; `None`: as `qkv_bias`."""
     out_bias: bool = True
-    """Whether the output projection has a bias."""
     attention_norm: bool = False
-    """Whether there is a layer normalization before the output projection (sub-LN, arXiv 2210.06423)."""
     relative_grid: tuple[int, int] | None = None
     """Patches down and across for a learned bias of each relative position (BEiT, arXiv 2106.08254), or `None`."""
     relative_resize: str = "bilinear"
-    """Resampling of this bias; see `vit_keras.positions.resize_relative_position_bias`."""
     rope_interleaved: bool = False
     """Whether rotary positions rotate pairs of neighboring channels instead of the two halves of a head."""
 
@@ -72,41 +67,32 @@ class MultiHeadSelfAttention(RelativePositions, Switches):
     """
 
     num_heads: int
-    """Number of heads."""
     dim_head: int | None = None
-    """Width of a head; `None` for `hidden_size / num_heads`."""
     dropout: float = 0.0
     """Rate of the dropout on the attention weights."""
     epsilon: float = 1e-6
-    """Added to the variance in the layer normalization."""
 
     tapped_as: ClassVar[str] = "attention"  # the name that a `tap` sees the scores under
 
     def build(self, input_shape: Any) -> None:
         self.hidden_size: int = token_width(self, input_shape)
         if self.dim_head is None and self.hidden_size % self.num_heads:
-            raise ValueError(
-                f"embedding dimension = {self.hidden_size} should be divisible by number of heads = {self.num_heads}. "
-                "Change one of them, or pass dim_head."
+            sizes = (
+                f"embedding dimension = {self.hidden_size} should be divisible by number of heads = {self.num_heads}"
             )
+            raise ValueError(f"{sizes}. Change one of them, or pass dim_head.")
         self.projection_dim: int = self.dim_head or self.hidden_size // self.num_heads
-        inner, width = self.num_heads * self.projection_dim, self.hidden_size
+        width, inner = self.hidden_size, self.num_heads * self.projection_dim
         key_bias = self.qkv_bias if self.key_bias is None else self.key_bias
-        self.query_dense: Dense = self._dense("query", width, inner, self.qkv_bias)
-        self.key_dense: Dense = self._dense("key", width, inner, key_bias)
-        self.value_dense: Dense = self._dense("value", width, inner, self.qkv_bias)
-        self.combine_heads: Dense = self._dense("out", inner, width, self.out_bias)
-        self.dropout_layer: Dropout = Dropout(self.dropout, dtype=self.dtype_policy)
+        self.query_dense: Dense = self.part(Dense, "query", (None, width), units=inner, use_bias=self.qkv_bias)
+        self.key_dense: Dense = self.part(Dense, "key", (None, width), units=inner, use_bias=key_bias)
+        self.value_dense: Dense = self.part(Dense, "value", (None, width), units=inner, use_bias=self.qkv_bias)
+        self.combine_heads: Dense = self.part(Dense, "out", (None, inner), units=width, use_bias=self.out_bias)
+        self.dropout_layer: Dropout = self.part(Dropout, None, rate=self.dropout)
         if self.attention_norm:
-            self.norm: LayerNormalization = self.part(LayerNormalization, "norm", epsilon=self.epsilon)
-            self.norm.build((None, inner))
+            self.norm: LayerNormalization = self.part(LayerNormalization, "norm", (None, inner), epsilon=self.epsilon)
         self.build_relative_positions(input_shape[1])
         self.change_as_configured()
-
-    def _dense(self, name: str, source: int, target: int, bias: bool) -> Dense:
-        dense = self.part(Dense, name, units=target, use_bias=bias)
-        dense.build((None, source))
-        return dense
 
     def call(
         self,
@@ -159,11 +145,8 @@ class MultiHeadSelfAttention(RelativePositions, Switches):
     def attention_without_scores(
         self, query: Any, key: Any, value: Any, training: bool | None = None, bias: Any = None
     ) -> Any:
-        """Attend like `attention`, but return only the output, without dropout and without a large score matrix.
-
-        PyTorch, and JAX on an accelerator, have a fused kernel, which is not used if a subclass overrides `attention`.
-        Elsewhere, large score matrices are computed in chunks of queries.
-        """
+        """Attend like `attention`, but return only the output, without dropout and without a large score matrix."""
+        # PyTorch, and JAX on an accelerator, have a fused kernel, which does not do what a subclass' `attention` does.
         if has_fused_attention() and type(self).attention is MultiHeadSelfAttention.attention:
             return fused_attention(query, key, value, bias)
 
@@ -172,15 +155,8 @@ class MultiHeadSelfAttention(RelativePositions, Switches):
 
         return in_chunks(attend, query, key, value, bias, most=MAX_SCORE_BYTES, training=training)
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        return input_shape
-
-    def compute_output_spec(
-        self, inputs: Any, return_attention_scores: bool = False, queries: Any = None, with_keys: bool = False, **_: Any
-    ) -> Any:
-        (batch, tokens, _), asking = inputs.shape, (inputs if queries is None else queries).shape[1:]
-        scores, keys = (batch, self.num_heads, asking[0], tokens), (batch, tokens, self.projection_dim)
-        return symbolic(self, (batch, *asking), *[scores] * return_attention_scores, *[keys] * with_keys)
+    def compute_output_shape(self, inputs_shape: Any, queries_shape: Any = None) -> Any:
+        return (inputs_shape[0], *(queries_shape or inputs_shape)[1:])
 
 
 def _count(tokens: Any) -> Any:

@@ -9,14 +9,14 @@ import keras
 
 from .._internal.tap import is_tapped, visit
 from .._internal.validate import check_remat
-from ._base import Dropout, LayerNormalization, drop_path, one_or_all, register, symbolic, token_width
+from ._base import Dropout, LayerNormalization, one_or_all, register, token_width
 from .attention import MultiHeadSelfAttention, Switches
 from .mlp import LayerScale, MlpBlock
 
 
 @register
 class TransformerBlock(Switches):
-    """An encoder block (paper, equations 2 and 3).
+    """An encoder block (paper, equations 2 and 3); most fields are those of `ViTConfig` with the same names.
 
     Call arguments:
         inputs: Tokens.
@@ -40,31 +40,17 @@ class TransformerBlock(Switches):
     """
 
     num_heads: int
-    """Number of attention heads."""
     mlp_dim: int
-    """Hidden width of the MLP."""
     dropout: float = 0.0
-    """Rate after the attention, after the MLP's activation and after the MLP."""
     dim_head: int | None = None
-    """Width of a head; `None` for `hidden_size / num_heads`."""
     attention_dropout: float = 0.0
-    """Rate on the attention weights."""
     mlp_activation: str = "gelu_tanh"
-    """See `MlpBlock`."""
     epsilon: float = 1e-6
-    """Added to the variance in the layer normalizations."""
     remat: bool = False
-    """Whether training keeps only the input of the block and computes the rest again in the backward pass (gradient
-    checkpointing, arXiv 1604.06174). Excludes dropout, which Keras would sample again."""
     layer_scale: float | None = None
-    """Initial value of the factors on both branches (`LayerScale`), or `None`."""
     gated_mlp: bool = False
-    """The `gated` of `MlpBlock`."""
     mlp_norm: bool = False
-    """The `norm` of `MlpBlock`."""
     post_norm: bool = False
-    """Whether the layer normalizations come after the attention and the MLP instead of before them, inside of the
-    residuals (arXiv 2111.09883)."""
     stochastic_depth: float = 0.0
     """Rate at which training drops each branch, independently for each image. The remaining branches are scaled up to
     compensate (arXiv 1603.09382)."""
@@ -81,13 +67,14 @@ class TransformerBlock(Switches):
         self.mlpblock: MlpBlock = self.part(MlpBlock, "MlpBlock_3", **mlp)
         self.layernorm1: LayerNormalization = self.part(LayerNormalization, "LayerNorm_0", epsilon=self.epsilon)
         self.layernorm2: LayerNormalization = self.part(LayerNormalization, "LayerNorm_2", epsilon=self.epsilon)
-        self.dropout_layer: Dropout = Dropout(self.dropout, dtype=self.dtype_policy)
+        self.dropout_layer: Dropout = self.part(Dropout, None, rate=self.dropout)
         self.layerscale1: Callable[..., Any] = keras.activations.linear
         self.layerscale2: Callable[..., Any] = keras.activations.linear
         if self.layer_scale is not None:
             self.layerscale1 = self.part(LayerScale, "LayerScale_0", initial=self.layer_scale)
             self.layerscale2 = self.part(LayerScale, "LayerScale_1", initial=self.layer_scale)
-        self.drop_path: Dropout = drop_path(self.stochastic_depth, dtype=self.dtype_policy)
+        images = {"rate": self.stochastic_depth, "noise_shape": (None, 1, 1)}  # whole ones
+        self.drop_path: Dropout = self.part(Dropout, "drop_path", **images)
 
     def build(self, input_shape: Any) -> None:
         token_width(self, input_shape)
@@ -136,20 +123,6 @@ class TransformerBlock(Switches):
         y = self.layernorm2(y, training=training) if self.post_norm else y
         return self.drop_path(self.layerscale2(y), training)
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        return input_shape
-
-    def compute_output_spec(self, inputs: Any, return_attention_scores: bool = False, **_: Any) -> Any:
-        batch, tokens, _ = inputs.shape
-        return symbolic(self, inputs.shape, *[(batch, self.num_heads, tokens, tokens)] * return_attention_scores)
-
     @classmethod
     def from_config(cls, config: Any) -> Any:
-        config = {"mlp_activation": "gelu", **config}  # vit-keras 0.x had the exact GELU and did not write it down
-        if "merge_tokens" in config and "merge_tokens" not in cls.fields:  # a file from before there was a MergingBlock
-            from .merging import MergingBlock
-
-            if config["merge_tokens"]:
-                return MergingBlock(**config)
-            config = {name: value for name, value in config.items() if name not in ("merge_tokens", "prefix_tokens")}
-        return cls(**config)
+        return cls(**{"mlp_activation": "gelu", **config})  # vit-keras 0.x had the exact GELU and did not write it down

@@ -9,7 +9,7 @@ import numpy as np
 
 from .._internal.tap import is_tapped, visit
 from ..backend import ops
-from ._base import one_or_all, register, symbolic
+from ._base import one_or_all, register
 from .bias import size_bias
 from .block import TransformerBlock
 
@@ -77,21 +77,8 @@ class MergingBlock(TransformerBlock):
         tokens = None if tokens is None else tokens - self.merge_tokens
         return (batch, tokens, width), (batch, tokens, 1)
 
-    def compute_output_spec(self, inputs: Any, return_attention_scores: bool = False, **_: Any) -> Any:
-        batch, tokens, _ = inputs.shape
-        scores = [(batch, self.num_heads, tokens, tokens)] * return_attention_scores
-        return symbolic(self, *self.compute_output_shape(inputs.shape), *scores)
-
 
 MergingBlock.__name__ = "TransformerBlock"  # after which files name the weights: a model has one name, merged or not
-
-
-def opened(layer: Any) -> Any:
-    """Return the configuration of a layer in a functional model; older files call a block after merging otherwise."""
-    nodes = layer.get("inbound_nodes", ()) if layer["class_name"] == "TransformerBlock" else ()
-    if any("sizes" in node.get("kwargs", ()) for node in nodes if isinstance(node, dict)):
-        return {**layer, "class_name": "MergingBlock", "registered_name": "vit_keras>MergingBlock"}
-    return layer
 
 
 def merge(block: MergingBlock, tokens: Any, sizes: Any, keys: Any) -> Any:

@@ -20,15 +20,11 @@ class MixerBlock(Composite):
     """An MLP across the tokens of each channel, then one across the channels of each token (paper, equation 1)."""
 
     tokens_mlp_dim: int
-    """Hidden width of the MLP across the tokens."""
     mlp_dim: int
-    """Hidden width of the MLP across the channels."""
     dropout: float = 0.0
-    """Rate of the dropout in both."""
     activation: str = "gelu_tanh"
     """See `MlpBlock`."""
     epsilon: float = 1e-6
-    """Added to the variance in the layer normalizations."""
 
     is_repeated: ClassVar[bool] = True  # in a model, with other values
 
@@ -58,6 +54,3 @@ class MixerBlock(Composite):
         x = ops.transpose(self.layernorm1(inputs), (0, 2, 1))
         x = inputs + ops.transpose(self.token_mixing(x, training=training), (0, 2, 1))
         return x + self.channel_mixing(self.layernorm2(x), training=training)
-
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        return input_shape

@@ -23,11 +23,8 @@ class MlpBlock(Composite):
     The activation belongs to the weights: it is saved with them, and loading weights sets it. Files of vit-keras 0.x,
     which do not store it, were made with the exact GELU.
 
-    Input shape:
+    Input and output shape:
         `(..., hidden_size)`
-
-    Output shape:
-        Same as the input.
 
     Example:
         >>> tuple(MlpBlock(mlp_dim=64)(np.zeros((1, 5, 32), "float32")).shape)
@@ -35,7 +32,6 @@ class MlpBlock(Composite):
     """
 
     mlp_dim: int
-    """Width between the two layers."""
     dropout: float = 0.0
     """Rate of the dropout after the activation and after the second layer."""
     activation: str = "gelu_tanh"
@@ -47,27 +43,21 @@ class MlpBlock(Composite):
     norm: Any = False
     """Whether there is a layer normalization before the second layer (sub-LN, arXiv 2210.06423)."""
     epsilon: float = 1e-6
-    """Added to the variance in this layer normalization."""
 
     def setup(self) -> None:
         activation_function(self.activation)
 
     def build(self, input_shape: Any) -> None:
-        width = token_width(self, input_shape, ndim=None)
-
+        width, inner = token_width(self, input_shape, ndim=None), self.mlp_dim
         bias = keras.initializers.RandomNormal(stddev=1e-6)
-        first = self.part(Dense, "Dense_0", units=self.mlp_dim, bias_initializer=bias)
-        second = self.part(Dense, "Dense_1", units=width, bias_initializer=bias)
-        dropouts = [Dropout(self.dropout, dtype=self.dtype_policy) for _ in range(2)]
+        first = self.part(Dense, "Dense_0", (None, width), units=inner, bias_initializer=bias)
+        second = self.part(Dense, "Dense_1", (None, inner), units=width, bias_initializer=bias)
+        dropouts = [self.part(Dropout, None, rate=self.dropout) for _ in range(2)]
         self.layers: list[Any] = [first, dropouts[0], second, dropouts[1]]
-        first.build((None, width))
-        second.build((None, self.mlp_dim))
         if self.gated:
-            self.gate: Dense = self.part(Dense, "Gate", units=self.mlp_dim, bias_initializer=bias)
-            self.gate.build((None, width))
-        if self.norm:
-            self.norm = self.part(LayerNormalization, "norm", epsilon=self.epsilon)  # of the same name in files
-            self.norm.build((None, self.mlp_dim))
+            self.gate: Dense = self.part(Dense, "Gate", (None, width), units=inner, bias_initializer=bias)
+        if self.norm:  # of the same name in files
+            self.norm = self.part(LayerNormalization, "norm", (None, inner), epsilon=self.epsilon)
         self.change_as_configured()
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
@@ -95,9 +85,6 @@ class MlpBlock(Composite):
         x = dropout_1(x, training=training)
         return ops.reshape(x, (-1, *[size or ops.shape(inputs)[axis] for axis, size in enumerate(inputs.shape)][1:]))
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        return input_shape
-
     def save_own_variables(self, store: Any) -> None:
         name = self.activation if isinstance(self.activation, str) else ""  # a function stays that of the layer
         store["activation"] = np.frombuffer(name.encode(), "uint8")
@@ -117,11 +104,8 @@ class MlpBlock(Composite):
 class LayerScale(Layer):
     """Multiply each channel by a learned factor (CaiT, arXiv 2103.17239, section 2.1).
 
-    Input shape:
+    Input and output shape:
         `(..., hidden_size)`
-
-    Output shape:
-        Same as the input.
 
     Example:
         >>> ops.convert_to_numpy(LayerScale(0.5)(np.ones((1, 2), "float32")))

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from ..backend import ops
-from ._base import Composite, LayerNormalization, register, symbolic, token_width
+from ._base import Composite, LayerNormalization, register, token_width
 from .attention import MultiHeadSelfAttention
 from .bias import boolean_mask, size_bias
 from .mlp import MlpBlock
@@ -71,8 +71,7 @@ class AttentionPooling(Composite):
         several = _has_images(attention_mask)
         seen = self._patches(inputs, attention_mask) if self.prefix_tokens and not several else attention_mask
         images = (attention_mask.shape[1] or ops.shape(attention_mask)[1]) if several else 1
-        probe = ops.cast(self.probe, inputs.dtype)
-        probe = ops.broadcast_to(probe, (ops.shape(inputs)[0], images, inputs.shape[-1]))
+        probe = ops.broadcast_to(ops.cast(self.probe, inputs.dtype), (ops.shape(inputs)[0], images, inputs.shape[-1]))
         x = self.att(inputs, training=training, queries=probe, bias=size_bias(sizes), attention_mask=seen)
         x = x + self.mlpblock(self.layernorm(x), training=training)
         return x if several else x[:, 0]
@@ -84,13 +83,9 @@ class AttentionPooling(Composite):
             return seen
         return ops.logical_and(seen[:, None], boolean_mask(mask, (inputs.shape[0], 1, inputs.shape[1])))
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        return input_shape[0], input_shape[2]
-
-    def compute_output_spec(self, inputs: Any, attention_mask: Any = None, **_: Any) -> Any:
-        batch, _, width = inputs.shape
-        images = attention_mask.shape[1:2] if _has_images(attention_mask) else ()
-        return symbolic(self, (batch, *images, width))
+    def compute_output_shape(self, inputs_shape: Any, attention_mask_shape: Any = None) -> Any:
+        images = attention_mask_shape[1:2] if len(attention_mask_shape or ()) == 3 else ()
+        return (inputs_shape[0], *images, inputs_shape[2])
 
 
 def _has_images(mask: Any) -> bool:

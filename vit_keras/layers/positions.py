@@ -11,7 +11,7 @@ import numpy as np
 
 from ..backend import ops
 from ..positions import resize_grid, resize_position_embeddings, sincos2d, square_grid
-from ._base import Composite, Dropout, array_module, grid_of, places_in, register, token_width
+from ._base import Composite, Dropout, grid_of, places_in, register, token_width
 
 logger: logging.Logger = logging.getLogger("vit_keras")
 
@@ -28,11 +28,8 @@ class AddPositionEmbs(Composite):
         patches: The feature map of the tokens, `(batch, down, across, ...)`, to whose grid the table is resampled in
             the graph. Required if the number of tokens is not fixed.
 
-    Input shape:
+    Input and output shape:
         `(batch, tokens, hidden_size)`
-
-    Output shape:
-        Same as the input.
 
     Example:
         >>> AddPositionEmbs(grid=(14, 28))(np.zeros((1, 1 + 14 * 28, 8), "float32")).shape[1]
@@ -50,7 +47,7 @@ class AddPositionEmbs(Composite):
     """Rows of the table before those of the patches. `None`: one for each token outside of the grid."""
 
     def setup(self) -> None:
-        self.dropout_layer: Dropout = Dropout(self.dropout, dtype=self.dtype_policy)
+        self.dropout_layer: Dropout = self.part(Dropout, None, rate=self.dropout)
 
     def build(self, input_shape: Any) -> None:
         width = token_width(self, input_shape)
@@ -73,15 +70,12 @@ class AddPositionEmbs(Composite):
         rows, width = table.shape[1:]
         if own is None:
             raise ValueError(f"The {rows} rows of {self.name} are not of a square. Pass grid=(down, across).")
-        if array_module(grid) is np and tuple(grid) == own:
+        if all(isinstance(size, int) for size in grid) and tuple(grid) == own:
             return table
         prefix_tokens = rows - math.prod(own)
         prefix, patches = table[:, :prefix_tokens], table[0, prefix_tokens:]
         patches = resize_grid(ops.reshape(patches, (*own, width)), grid, self.resize, xp=ops)
         return ops.concatenate([prefix, ops.reshape(patches, (1, -1, width))], axis=1)
-
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        return input_shape
 
     @property
     def patch_grid(self) -> tuple[int, int] | None:
@@ -98,14 +92,11 @@ class AddPositionEmbs(Composite):
     def load_own_variables(self, store: Any) -> None:
         table = np.asarray(store["0"])
         if grid := self.patch_grid:
-            source_grid = tuple(np.asarray(store["grid"]).tolist()) if "grid" in store.keys() else None
-            if source_grid is None and table.shape == tuple(self.pe.shape):
-                source_grid = grid
-            prefix_tokens = self.pe.shape[1] - math.prod(grid)
-            table = resize_position_embeddings(
-                table, grid, prefix_tokens=prefix_tokens, source_grid=source_grid, method=self.resize
-            )
-            if source_grid != grid:
+            source = grid if table.shape == tuple(self.pe.shape) else None
+            source = tuple(np.asarray(store["grid"]).tolist()) if "grid" in store.keys() else source
+            how = {"prefix_tokens": self.pe.shape[1] - math.prod(grid), "source_grid": source, "method": self.resize}
+            table = resize_position_embeddings(table, grid, **how)
+            if source != grid:
                 logger.info("Resampled the position embeddings of %s to the grid %s.", self.name, grid)
         self.pe.assign(table)
 
@@ -119,11 +110,8 @@ class AddSinCosPositionEmbs(Composite):
         patches: Their feature map, `(batch, down, across, ...)`; or their places, `(batch, tokens, 4)`: row,
             column, and patches down and across of the image.
 
-    Input shape:
+    Input and output shape:
         `(batch, down * across, hidden_size)`
-
-    Output shape:
-        Same as the input.
 
     Example:
         >>> patches = np.zeros((1, 4, 6, 8), "float32")
@@ -135,7 +123,7 @@ class AddSinCosPositionEmbs(Composite):
     """Rate of the dropout after the addition."""
 
     def setup(self) -> None:
-        self.dropout_layer: Dropout = Dropout(self.dropout, dtype=self.dtype_policy)
+        self.dropout_layer: Dropout = self.part(Dropout, None, rate=self.dropout)
 
     def build(self, input_shape: Any) -> None:
         token_width(self, input_shape)
@@ -144,6 +132,3 @@ class AddSinCosPositionEmbs(Composite):
     def call(self, inputs: Any, patches: Any, training: bool | None = None) -> Any:
         table = sincos2d(width=inputs.shape[-1], **places_in(patches))
         return self.dropout_layer(inputs + ops.cast(table, inputs.dtype), training=training)
-
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        return input_shape

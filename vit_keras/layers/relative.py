@@ -16,9 +16,6 @@ _index = functools.lru_cache(relative_position_index)
 """Cached by grid, for all blocks of a model; read-only."""
 
 
-_NAME = "relative_position_bias"
-
-
 class RelativePositions(Layer):
     """Relative position biases of `MultiHeadSelfAttention` with a `relative_grid`."""
 
@@ -30,15 +27,11 @@ class RelativePositions(Layer):
         patches = math.prod(self.relative_grid)
         self.relative_prefix = 1 if tokens is None else tokens - patches
         if self.relative_prefix < 0:
-            raise ValueError(
-                f"{self.name} has relative positions for a grid {self.relative_grid} of {patches} patches. Received: "
-                f"{tokens} tokens"
-            )
+            has = f"{self.name} has relative positions for a grid {self.relative_grid} of {patches} patches"
+            raise ValueError(f"{has}. Received: {tokens} tokens")
         self._relative_index = _index(self.relative_grid, self.relative_prefix)
         shape = (relative_position_rows(self.relative_grid, self.relative_prefix), self.num_heads)
-        self.relative_position_bias: Any = self.add_weight(
-            shape=shape, initializer="zeros", name="relative_position_bias"
-        )
+        self.relative_position_bias: Any = self.add_weight(shape, "zeros", name="relative_position_bias")
 
     def relative_bias(self, dtype: Any) -> Any:
         """Return the bias of the logits, `(1, heads, tokens, tokens)`, or `None` without a `relative_grid`."""
@@ -56,8 +49,6 @@ class RelativePositions(Layer):
     def load_own_variables(self, store: Any) -> Any:
         if not self.relative_grid:
             return super().load_own_variables(store)
-        down, across = np.asarray(store["grid"]).tolist()
-        table = resize_relative_position_bias(
-            np.asarray(store["0"]), (down, across), self.relative_grid, self.relative_resize
-        )
+        table, (down, across) = np.asarray(store["0"]), np.asarray(store["grid"]).tolist()
+        table = resize_relative_position_bias(table, (down, across), self.relative_grid, self.relative_resize)
         return self.relative_position_bias.assign(table)

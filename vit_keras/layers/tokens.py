@@ -8,7 +8,7 @@ import keras
 
 from .._internal.tap import visit
 from ..backend import ops
-from ._base import Layer, grid_of, one_or_all, register, symbolic, token_width
+from ._base import Layer, grid_of, one_or_all, register, token_width
 
 
 @register
@@ -158,19 +158,15 @@ class PatchMap(Layer):
     def build(self, input_shape: Any) -> None:
         token_width(self, input_shape)
 
-    def _grid(self, patches: Any) -> Any:
-        if self.grid is None and patches is None:
-            raise ValueError("PatchMap needs grid=, patches down and across, or a call with patches=, the feature map.")
-        return self.grid or grid_of(patches)
-
     def call(self, inputs: Any, patches: Any = None) -> Any:
-        patch_map = ops.reshape(inputs[:, self.prefix_tokens :], (-1, *self._grid(patches), inputs.shape[-1]))
+        grid = self.grid or grid_of(patches)
+        patch_map = ops.reshape(inputs[:, self.prefix_tokens :], (-1, *grid, inputs.shape[-1]))
         return one_or_all(patch_map, *[inputs[:, : self.prefix_tokens]] * self.return_prefix)
 
-    def compute_output_spec(self, inputs: Any, patches: Any = None) -> Any:
-        batch, _, width = inputs.shape
-        patch_map = (batch, *self._grid(patches), width)
-        return symbolic(self, patch_map, *[(batch, self.prefix_tokens, width)] * self.return_prefix)
+    def compute_output_shape(self, inputs_shape: Any, patches_shape: Any = None) -> Any:
+        batch, _, width = inputs_shape
+        patch_map = (batch, *(self.grid or patches_shape[1:3]), width)
+        return one_or_all(patch_map, *[(batch, self.prefix_tokens, width)] * self.return_prefix)
 
 
 @register
