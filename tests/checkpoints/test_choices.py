@@ -37,9 +37,10 @@ def _strides(array):
 
 
 @pytest.mark.parametrize(
-    ("raw", "averaged"), [("state_dict", "state_dict_ema"), ("model", "model_ema"), ("student", "teacher")]
+    ("raw", "averaged"),
+    [("state_dict", "state_dict_ema"), ("model", "model_ema"), ("student", "teacher"), ("encoder", "target_encoder")],
 )
-def test_averaged_weights_are_taken_as_timm_takes_them(raw, averaged, tmp_path):
+def test_averaged_weights_are_read_as_authors_evaluate_them(raw, averaged, tmp_path):
     path, arrays = two_state_dicts(tmp_path, raw, averaged)
     options = {"num_heads": 2, "pooling": "token"}
     with pytest.warns(UserWarning, match=f"'{averaged}' is read, .*key='{raw}'"):

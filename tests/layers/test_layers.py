@@ -8,6 +8,7 @@ import pytest
 
 from vit_keras import layers, vit
 from vit_keras.layers import mlp
+from vit_keras.layers.tokens import PatchMap
 from vit_keras.positions import resize_position_embeddings
 
 pytestmark = pytest.mark.core(
@@ -246,6 +247,7 @@ def test_initial_weights_are_the_references():
         (layers.TransformerBlock(2, 8), (None, 17), "takes tokens of shape"),
         (layers.AddPositionEmbs(), (None, None, 32), "fixed number of tokens"),
         (layers.MlpBlock(8), (None, 17, None), "fixed hidden size"),
+        (PatchMap(), (None, 16, 8), "grid="),
     ],
 )
 def test_wrong_shapes_are_named(layer, shape, message):

@@ -54,6 +54,21 @@ def test_only_the_adapters_and_the_head_are_trained():
     assert np.abs(outputs(model) - before).max() > 1e-2  # and not what was compiled before
 
 
+@pytest.mark.parametrize(("alpha", "scale"), [(None, 1), (6, 3)])
+def test_adapters_are_scaled_as_in_the_paper(alpha, scale):
+    """arXiv 2106.09685, section 4.1: the kernel is W + alpha / rank · A B."""
+    array, model = keras.ops.convert_to_numpy, tiny()
+    query = model.get_layer("Transformer_encoderblock_0").att.query_dense
+    kernel = array(query.kernel)
+    add_lora(model, rank=2, alpha=alpha)
+    perturb(model)
+    product = array(query.lora_kernel_a) @ array(query.lora_kernel_b)
+    np.testing.assert_allclose(array(query.kernel), kernel + scale * product, atol=1e-6)  # float32
+    copy = keras.models.clone_model(model)
+    copy.set_weights(model.get_weights())
+    np.testing.assert_allclose(outputs(copy), outputs(model), atol=1e-6)
+
+
 @pytest.mark.slow
 def test_merging_changes_nothing_and_leaves_a_plain_model(tmp_path):
     model, plain = tiny(), tiny()

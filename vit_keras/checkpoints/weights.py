@@ -20,7 +20,6 @@ from .families import FAMILIES, TIMM_FAMILIES, Family, family_named, keras_files
 from .families.rules import POSITIONS
 from .locate import by_filename
 from .readers import open_weights
-from .readers.torch_pickle import RAW, is_averaged
 from .wording import some
 
 __all__ = ["Weights", "open_network"]
@@ -207,8 +206,6 @@ def open_network(
         metadata |= {"key": keys[0], "keys": keys, "left_out_names": sorted(names.keys() - {*kept})}
         metadata |= {"other": keys[1]} if wanted is None else {}
         names = {name: names[name] for name in kept}
-    elif len(keys) > 1 and key is None and is_averaged(metadata["key"], keys):
-        metadata["other"] = next(each for each in keys if each in RAW)
     # A prefix of all names goes (`module.`): the family's own is not before the names of its `outer` rules.
     while networks and all("." in name for name in names) and len({n.partition(".")[0] for n in names}) == 1:
         names = {name.partition(".")[2]: stored for name, stored in names.items()}

@@ -155,8 +155,10 @@ class PatchMap(Layer):
     grid: tuple[int, int] | None = None
     return_prefix: bool = False
 
-    def build(self, input_shape: Any) -> None:
-        token_width(self, input_shape)
+    def build(self, inputs_shape: Any, patches_shape: Any = None) -> None:
+        token_width(self, inputs_shape)
+        if self.grid is None and patches_shape is None:
+            raise ValueError("PatchMap needs grid=, patches down and across, or a call with patches=, the feature map.")
 
     def call(self, inputs: Any, patches: Any = None) -> Any:
         grid = self.grid or grid_of(patches)

@@ -19,7 +19,9 @@ __all__ = ["add_lora", "merge_lora"]
 PROJECTIONS = ("query", "key", "value", "out", "Dense_0", "Dense_1", "Gate")
 
 
-def add_lora(model: keras.Model, rank: int = 8, projections: Sequence[str] = ("query", "value")) -> None:
+def add_lora(
+    model: keras.Model, rank: int = 8, projections: Sequence[str] = ("query", "value"), alpha: float | None = None
+) -> None:
     """Add a low-rank adapter to some projections of every block, and freeze everything but the adapters and the head.
 
     A model without a head trains the adapters alone, such as an image tower whose features are compared with texts'.
@@ -33,6 +35,7 @@ def add_lora(model: keras.Model, rank: int = 8, projections: Sequence[str] = ("q
         rank: Rank of the adapters.
         projections: The projections that get one: `"query"`, `"key"`, `"value"`, `"out"` of the attention, `"Dense_0"`,
             `"Dense_1"`, `"Gate"` of the MLP.
+        alpha: The output of the adapters is scaled by `alpha / rank`. `None`: not scaled.
 
     Raises:
         ValueError: A projection does not exist, the model has adapters already, its kernels are quantized in another
@@ -70,7 +73,7 @@ def add_lora(model: keras.Model, rank: int = 8, projections: Sequence[str] = ("q
     for variable in (variable for block in blocks for variable in block.variables):
         variable.trainable = False
     for dense in chosen:
-        dense.enable_lora(rank)
+        dense.enable_lora(rank, **({} if alpha is None else {"lora_alpha": alpha}))
     compiled.forget(model)
 
 

@@ -232,11 +232,16 @@ class Recipe:
         return dataclasses.replace(self, **changes)
 
     def __str__(self) -> str:
-        """Return one value a line, without what is off."""
+        """Return one value a line, without what is off, with the learning rate that will be used."""
+        batches = {True: "in proportion for others", "sqrt": "by the square root for smaller ones"}
+        how = batches.get(self.scale_learning_rate)
         rate = f"{rate_for(192):g} up to a hidden size of 192, {rate_for(None):g} from 768 on"
-        values = {**vars(self), "learning_rate": rate if self.learning_rate is None else f"{self.learning_rate:g}"}
+        rate = rate if self.learning_rate is None else f"{self.learning_rate:g}"
+        values = {**vars(self), "learning_rate": f"{rate} for batches of {self.batch_size}, {how}" if how else rate}
+        if self.augmentation is not None:
+            values["augmentation"] = ", ".join(f"{k}={v!r}" for k, v in vars(self.augmentation).items() if v)
         others = {name for _, names in OPTIMIZERS.values() for name in names} - {*OPTIMIZERS[self.optimizer][1]}
-        others |= set() if self.lora else {"lora_projections"}
+        others |= {"batch_size", "scale_learning_rate", *(["lora_projections"] if self.lora is None else [])}
         shown = {name: value for name, value in values.items() if name not in others and value not in (None, False, ())}
         return "\n".join(f"{name}: {value}" for name, value in shown.items())
 

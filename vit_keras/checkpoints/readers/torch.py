@@ -54,6 +54,8 @@ class TorchReader(Reader):
         if key is None and len(keys) > 1 and torch_pickle.rank(keys[0]) == torch_pickle.rank(keys[1]):
             raise Refused(f"holds several state dicts. Pass one of {choice}.")
         self.metadata: dict[str, Any] = {"key": keys[0] if key is None else key, "keys": keys}
+        if key is None and (twin := torch_pickle.twin_of(keys[0], found)):
+            self.metadata["other"] = twin
 
 
 class _ZipStorages:

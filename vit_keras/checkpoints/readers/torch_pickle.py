@@ -13,10 +13,10 @@ import dataclasses
 import io
 import pickletools
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import IO, Any
 
-__all__ = ["Name", "Opaque", "Refused", "Storage", "Tensor", "load", "load_legacy", "rank", "state_dicts"]
+__all__ = ["Name", "Opaque", "Refused", "Storage", "Tensor", "load", "load_legacy", "rank", "state_dicts", "twin_of"]
 
 LIMIT_BYTES = 1 << 26  # of one pickle; that of a ViT-g with the state of its optimizer has less than 1 MB
 LIMIT_STEPS = 1_000_000
@@ -566,23 +566,20 @@ def state_dicts(saved: Any, left_out: Iterable[str] = ()) -> dict[str, dict[str,
     if not found:
         raise Refused("holds no state dict: it has no dictionary of names and tensors.")
     keys = sorted(found, key=rank)
-    averaged = next((key for key in _AVERAGED if key in found and keys[0] in RAW), None)
-    if averaged is not None and _same_names(found[averaged], found[keys[0]]):
-        keys = [averaged, *(key for key in keys if key != averaged)]
+    # Where timm's scripts keep the moving average of the weights, which timm takes instead of the weights.
+    twin = twin_of(keys[0], found) if keys[0] in ("state_dict", "model") else None
+    if twin in ("state_dict_ema", "model_ema"):
+        keys = [twin, *(key for key in keys if key != twin)]
     return {key: found[key] for key in keys}
 
 
-# Where timm's scripts keep the moving average of the weights, which timm takes instead of the weights.
-_AVERAGED, RAW = ("state_dict_ema", "model_ema"), ("state_dict", "model", "student")
+def twin_of(key: str, found: Mapping[str, Iterable[str]]) -> str | None:
+    """Return the key of another state dict with the same names, as of a teacher and its student, or `None`."""
 
+    def names(key: str) -> set[str]:
+        return {name.removeprefix("module.") for name in found[key]}
 
-def _same_names(some: Iterable[str], others: Iterable[str]) -> bool:
-    return {name.removeprefix("module.") for name in some} == {name.removeprefix("module.") for name in others}
-
-
-def is_averaged(key: str, keys: Iterable[str]) -> bool:
-    """Return whether a state dict is the moving average of another one in the file."""
-    return key in (*_AVERAGED, "teacher") and bool({*RAW} & {*keys})
+    return next((other for other in found if other != key and names(other) == names(key)), None)
 
 
 def rank(key: str) -> tuple[float, ...]:

@@ -18,6 +18,7 @@ import numpy as np
 
 from ... import __version__
 from ..._internal.finite import check_outputs
+from ..._internal.progress import SECONDS_BETWEEN_LINES
 from ...anatomy import name_classes
 from ...anatomy import task as task_of
 from ...anatomy.around import heads
@@ -54,6 +55,19 @@ SHARE_OF_FLIPS = 0.05
 
 _MOST_OF_HEAD = 20_000
 """Largest number of images that a new head is computed from, which bounds its memory."""
+
+
+class Lines(keras.callbacks.Callback):
+    """Callback that prints a line every few seconds, where no terminal shows Keras' bar."""
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._epoch, self._next = epoch + 1, time.monotonic() + SECONDS_BETWEEN_LINES
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + SECONDS_BETWEEN_LINES
+            step = f"step {batch + 1} of {self.params['steps']}, loss {logs['loss']:.4f}"
+            print(f"Epoch {self._epoch}: {step}", flush=True)
 
 
 class Score(keras.callbacks.Callback):
@@ -323,7 +337,7 @@ class Training:
     def _fit(self) -> None:
         callbacks, run = self._callbacks(), self.run
         scored = self.request.metric is not None and self.held_out is not None
-        verbose = 1 if sys.stdout.isatty() else 2  # a bar, or a line for each epoch
+        lines = [Lines()] if self.request.progress and not sys.stdout.isatty() else []
         self.train.augmentation = self.plan.augmentation
         self.model.fit(
             self.train,
@@ -332,8 +346,8 @@ class Training:
             epochs=math.ceil(run.epochs),
             steps_per_epoch=None if run.epochs >= 1 else self.steps,
             class_weight=self.train.class_weight if self.request.balance in (True, "weights") else None,
-            verbose=verbose if self.request.progress else 0,
-            callbacks=[*callbacks, *([Score(self, callbacks)] if scored else []), Checkpointer(run)],
+            verbose=(2 if lines else 1) if self.request.progress else 0,
+            callbacks=[*callbacks, *([Score(self, callbacks)] if scored else []), Checkpointer(run), *lines],
         )
 
 
