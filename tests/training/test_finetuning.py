@@ -358,7 +358,7 @@ def test_a_model_of_any_size_is_asked_for_one(photos, tmp_path, size):
         ({"image_size": 33}, "33"),
         ({"validation_split": 1.5}, "validation_split"),
         ({"validation_split": None}, "finetune needs held-out images"),
-        ({"validation_split": "0.2"}, "must be a fraction between 0 and 1"),
+        ({"validation_split": "0.2"}, "must be above 0 and below 1"),
         ({"image_size": "large"}, "image_size"),
     ],
 )

@@ -12,14 +12,14 @@ from typing import Any, Literal, cast
 import keras
 import numpy as np
 
-from ..._internal.validate import Share, is_number, one_of, positive_integer, size_pair
+from ..._internal.validate import Share, one_of, positive_integer, size_pair
 from ..._internal.warn import warn_caller
 from ...anatomy.inputs import batch_preprocessing_of
 from ...preprocess import GOOGLE, Preprocessing
 from ..checks import class_weights
 from .augment import Augmentation
 from .decoding import DecodedImages, Decoder, decode_images
-from .folder import Labeled, read_folder, report_unread, split
+from .folder import Labeled, check_share, read_folder, report_unread, split
 from .read_ahead import ReadAhead, SetEpoch
 
 __all__ = ["ImageFolder", "SetEpoch", "image_folder", "preprocessing_for"]
@@ -313,15 +313,6 @@ class ImageFolder(keras.utils.PyDataset):
         chosen = range(len(self.paths)) if chosen is None else chosen
         inputs, labels = np.stack([self._normalize(self._images.plain(i)) for i in chosen]), self.labels[list(chosen)]
         return inputs, np.eye(len(self.class_names), dtype="float32")[labels] if self.one_hot else labels
-
-
-def check_share(validation_split: Any) -> None:
-    """Raise a `ValueError` for a share that is not a fraction."""
-    if validation_split is not None and not (is_number(validation_split) and 0 < validation_split < 1):
-        raise ValueError(
-            "The share to hold out (validation_split=, --held-out) must be a fraction between 0 and 1. Received: "
-            f"{validation_split!r}"
-        )
 
 
 def preprocessing_for(model: keras.Model | None, preprocessing: Preprocessing | None, image_size: Any) -> Preprocessing:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..._internal.validate import expanded, path_text
+from ..._internal.validate import expanded, is_number, path_text
 from ..._internal.warn import warn_caller
 
 __all__ = ["EXTENSIONS", "Labeled", "images_in"]
@@ -157,6 +157,15 @@ def images_in(folder: Path) -> list[Path]:
 def is_hidden(folder: str) -> bool:
     """Return whether a folder of this name, such as `.state` or `__pycache__`, is not a class."""
     return folder.startswith((".", "__"))
+
+
+def check_share(share: Any, most: float = 1.0) -> None:
+    """Raise a `ValueError` for a share of the images to hold out that is not a fraction, or above the largest."""
+    if share is not None and not (is_number(share) and 0 < share <= most and share < 1):
+        largest = "below 1" if most == 1 else f"at most {most} of a table"
+        raise ValueError(
+            f"The share to hold out (validation_split=, --held-out) must be above 0 and {largest}. Received: {share!r}"
+        )
 
 
 def split(labels: np.ndarray, share: float, seed: int) -> list[np.ndarray]:

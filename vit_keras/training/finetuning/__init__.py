@@ -31,8 +31,8 @@ from ...config import ViTConfig
 from ...opening import from_checkpoint, open_model, resize
 from .. import metrics
 from ..data.augment import Augmentation
-from ..data.dataset import DatasetOptions, check_share, datasets_of
-from ..data.folder import Labeled, is_hidden, split
+from ..data.dataset import DatasetOptions, datasets_of
+from ..data.folder import Labeled, check_share, is_hidden, split
 from ..data.splits import check_fold_column, fold_numbers, hold_out
 from ..data.table import Columns, column_numbers, is_table, read_columns, read_images
 from ..recipes import PLAIN, Recipe
