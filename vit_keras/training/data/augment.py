@@ -68,9 +68,9 @@ class Augmentation:
             if value is not None and not (is_number(value) and 0 < value <= largest):
                 raise ValueError(f"{name} must be None or a number above 0, at most {largest:g}. Received: {value!r}")
         if self.rand_augment is not None:
-            pair = tuple(self.rand_augment) if isinstance(self.rand_augment, Sequence) else ()
+            pair: list[Any] = [*self.rand_augment] if isinstance(self.rand_augment, Sequence) else []
             numbers = len(pair) == 2 and all(map(is_number, pair))
-            if not numbers or pair[0] < 1 or pair[0] % 1 or not 0 <= pair[1] <= 10:
+            if not (numbers and pair[0] >= 1 and pair[0] % 1 == 0 and 0 <= pair[1] <= 10):
                 raise ValueError(
                     "rand_augment must be (layers, magnitude from 0 to 10), such as (2, 9). "
                     f"Received: {self.rand_augment!r}"
