@@ -141,8 +141,11 @@ def _block(config, n):
         return MixerBlock(*sizes, name=name)
     kind = layers.MergingBlock if any(map(config.tokens_merged_in, range(n + 1))) else layers.TransformerBlock
     own = {field: getattr(config, field) for field in kind.fields if hasattr(config, field)}
-    own |= {"stochastic_depth": config.stochastic_depth_of(n)}
-    own |= {"merge_tokens": config.tokens_merged_in(n)} if kind is layers.MergingBlock else {}
+    own["stochastic_depth"] = config.stochastic_depth_of(n)
+    own["relative_grid"] = config.grid if config.relative_positions else None
+    own["rope_interleaved"] = config.rope_kind != "centered"
+    if kind is layers.MergingBlock:
+        own["merge_tokens"] = config.tokens_merged_in(n)
     return kind(**own, name=name)
 
 

@@ -258,12 +258,8 @@ class ViTConfig:
 
     def grid_of(self, image_size: tuple[int, int]) -> tuple[int, int]:
         """Return the patch grid of an image of this size."""
-        height, width = self.cells(image_size)
+        height, width = patch_cells(image_size, self.resnet)
         return height // self.patch_size[0], width // self.patch_size[1]
-
-    def cells(self, image_size: tuple[int, int]) -> tuple[int, int]:
-        """Return the size of the patch embedding's input: pixels, or for a hybrid cells of the ResNet's output."""
-        return patch_cells(image_size, self.resnet)
 
     @property
     def grid(self) -> tuple[int, int] | None:
@@ -292,16 +288,6 @@ class ViTConfig:
     def head_width(self) -> int:
         """Width of an attention head."""
         return self.dim_head or self.hidden_size // self.num_heads
-
-    @property
-    def relative_grid(self) -> tuple[int, int] | None:
-        """Patches down and across of the table of relative positions, or `None` if there is no such table."""
-        return self.grid if self.relative_positions else None
-
-    @property
-    def rope_interleaved(self) -> bool:
-        """Whether rotary positions rotate neighboring channels of a head instead of its two halves."""
-        return self.rope_kind != "centered"
 
     @property
     def embedding_dropout(self) -> float:
@@ -376,7 +362,7 @@ def check_image_size(config: ViTConfig, size: tuple[int, int]) -> None:
     """Raise a ValueError unless images of this size are whole patches, or the configuration drops the remainder."""
     if min(config.grid_of(size)) < 1:
         raise ValueError(f"image_size={size} is smaller than one patch of {config.stride} pixels.")
-    cells = zip(config.cells(size), config.patch_size)
+    cells = zip(patch_cells(size, config.resnet), config.patch_size)
     if not config.drop_remainder and any(count % patch for count, patch in cells):
         raise ValueError(not_divisible(size, config.stride))
 

@@ -12,13 +12,7 @@ from typing import Any
 import numpy as np
 
 from ._internal.validate import is_number, numbers, one_of, positive_integer
-from .resampling import (
-    METHODS,
-    apply_matrices,
-    as_real,
-    resize_grid,
-    table_filter,
-)
+from .resampling import METHODS, apply_matrices, as_real, resize_grid, table_filter
 
 __all__ = ["METHODS", "resize_position_embeddings", "rope_sincos", "sincos2d"]
 

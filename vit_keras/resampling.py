@@ -39,20 +39,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ._internal.validate import did_you_mean, numbers, one_of
-
-__all__ = [
-    "METHODS",
-    "PICTURES",
-    "apply_matrices",
-    "picture_filter",
-    "resampling_matrix",
-    "resize_bilinear",
-    "resize_grid",
-    "resize_patch_kernel",
-    "resizing_matrices",
-    "table_filter",
-]
+from ._internal.validate import numbers, one_of
 
 # A place on the old axis is a fraction whose numerator and denominator are whole numbers. The distance
 # between a place and an old cell is then a difference of whole numbers and one division, so that float32
@@ -152,12 +139,7 @@ def picture_filter(name: Any) -> str:
 
 
 def _method(name, names):
-    known = _underscored(name)
-    if known not in names:
-        raise ValueError(
-            f"There is no method {name!r} to resample with. Pass one of {', '.join(names)}.{did_you_mean(name, names)}"
-        )
-    return known
+    return one_of(_underscored(name), "method", names)
 
 
 def _underscored(name):

@@ -77,10 +77,10 @@ class MultiHeadSelfAttention(RelativePositions, Switches):
     def build(self, input_shape: Any) -> None:
         self.hidden_size: int = token_width(self, input_shape)
         if self.dim_head is None and self.hidden_size % self.num_heads:
-            sizes = (
-                f"embedding dimension = {self.hidden_size} should be divisible by number of heads = {self.num_heads}"
+            raise ValueError(
+                f"embedding dimension = {self.hidden_size} should be divisible by number of heads = {self.num_heads}. "
+                "Change one of them, or pass dim_head."
             )
-            raise ValueError(f"{sizes}. Change one of them, or pass dim_head.")
         self.projection_dim: int = self.dim_head or self.hidden_size // self.num_heads
         width, inner = self.hidden_size, self.num_heads * self.projection_dim
         key_bias = self.qkv_bias if self.key_bias is None else self.key_bias

@@ -16,7 +16,7 @@ from .block import TransformerBlock
 
 @register
 class MergingBlock(TransformerBlock):
-    """A `TransformerBlock` that merges similar tokens between attention and MLP (ToMe, arXiv 2210.09461).
+    """A `TransformerBlock` that merges similar tokens between attention and MLP (ToMe), and takes no `attention_mask`.
 
     Call arguments:
         inputs: Tokens.
@@ -30,9 +30,6 @@ class MergingBlock(TransformerBlock):
 
     Output shape:
         The remaining tokens, and their sizes.
-
-    Raises:
-        ValueError: `attention_mask` is passed.
 
     Example:
         >>> tokens, sizes = MergingBlock(num_heads=4, mlp_dim=64, merge_tokens=2)(np.zeros((1, 9, 32), "float32"))
@@ -52,10 +49,7 @@ class MergingBlock(TransformerBlock):
         return_attention_scores: bool = False,
         rope: Any = None,
         sizes: Any = None,
-        attention_mask: Any = None,
     ) -> Any:
-        if attention_mask is not None:
-            raise ValueError(f"merge_tokens={self.merge_tokens} would merge tokens that attention_mask keeps apart.")
         return self.compute(inputs, training, return_attention_scores, rope=rope, sizes=sizes)
 
     def encode(

@@ -155,10 +155,8 @@ class PatchMap(Layer):
     grid: tuple[int, int] | None = None
     return_prefix: bool = False
 
-    def build(self, inputs_shape: Any, patches_shape: Any = None) -> None:
-        token_width(self, inputs_shape)
-        if self.grid is None and patches_shape is None:
-            raise ValueError("PatchMap needs grid=, patches down and across, or a call with patches=, the feature map.")
+    def build(self, input_shape: Any) -> None:
+        token_width(self, input_shape)
 
     def call(self, inputs: Any, patches: Any = None) -> Any:
         grid = self.grid or grid_of(patches)
@@ -166,6 +164,8 @@ class PatchMap(Layer):
         return one_or_all(patch_map, *[inputs[:, : self.prefix_tokens]] * self.return_prefix)
 
     def compute_output_shape(self, inputs_shape: Any, patches_shape: Any = None) -> Any:
+        if self.grid is None and patches_shape is None:
+            raise ValueError("PatchMap needs grid=, patches down and across, or a call with patches=, the feature map.")
         batch, _, width = inputs_shape
         patch_map = (batch, *(self.grid or patches_shape[1:3]), width)
         return one_or_all(patch_map, *[(batch, self.prefix_tokens, width)] * self.return_prefix)
