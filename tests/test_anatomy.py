@@ -78,6 +78,7 @@ def transfer(vit_model):
     return keras.Model(vit_model.input, keras.layers.Dense(5)(vit_model.output))
 
 
+@pytest.mark.compiles_long
 @pytest.mark.core
 def test_a_flat_model_remembers_the_preprocessing_of_its_vit(tmp_path):
     source = tiny()

@@ -374,6 +374,7 @@ AROUND = {
 }
 
 
+@pytest.mark.few_cases(2)
 @pytest.mark.parametrize(("kind", "suffix"), [*((kind, ".keras") for kind in AROUND), ("no head", ".h5")])
 def test_names_and_task_of_a_model_of_keras_around_a_vit_are_saved(kind, suffix, tmp_path):
     model, names = AROUND[kind](), ("ant", "bee", "cow")
