@@ -8,7 +8,7 @@ import pytest
 
 import vit_keras
 from vit_keras import anatomy, preprocess, vit
-from vit_keras.anatomy.inputs import own_preprocessing
+from vit_keras.anatomy.parts import keeper
 
 K, ops = keras.layers, keras.ops
 NAMES = ("ant", "bee", "cat")
@@ -133,7 +133,7 @@ def compare(model, copy, how):
         return
     assert anatomy.task(copy) == anatomy.task(model), how
     assert anatomy.outputs.output_names(copy) == anatomy.outputs.output_names(model), how
-    assert own_preprocessing(copy).replace(image_size=16) == own_preprocessing(model).replace(image_size=16), how
+    assert keeper(copy).preprocessing.replace(image_size=16) == keeper(model).preprocessing.replace(image_size=16), how
     assert how in FILES or rates(copy) == rates(model), how
 
 

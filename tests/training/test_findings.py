@@ -77,7 +77,7 @@ def test_copies_are_near_duplicates_and_new_images_are_not():
     random = np.random.default_rng(1)
     order = random.permutation(len(features))
     train, new = features[order[:1500]], features[order[1500:]]
-    assert len(training.near_duplicates(train, new)) == 0
+    assert len(training.near_duplicates(train, new).train) == 0
     copies = train[:20] + random.normal(0, 0.05, (20, train.shape[1]))
     found = training.near_duplicates(train, np.concatenate([new, copies]))
     assert sorted(found.held_out) == [*range(500, 520)] and set(found.train) == {*range(20)}
