@@ -60,56 +60,58 @@ def pytest_configure(config):
         config.pluginmanager.register(budget.Budget(), "budget")
 
 
+def pytest_ignore_collect(collection_path, config):
+    """Leave out files without a test for `-m first_case`: reading all takes longer than those tests."""
+    expression = config.option.markexpr
+    if not expression.startswith("first_case") or collection_path.suffix != ".py":
+        return None
+    marks = ["mark.core", *(["only_on("] if "only_on" in expression else [])]
+    return None if any(mark in collection_path.read_text("utf-8") for mark in marks) else True
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(config, items):
     """Mark what runs on which backend, and what is slow: by its number of cases, and where a backend compiles long."""
     import keras
 
-    here, elsewhere = [], []
+    backend = keras.backend.backend()
+    here, elsewhere, seen, cases = [], [], set(), collections.Counter()
     for item in items:
-        (here if _belongs_to(item, keras.backend.backend()) else elsewhere).append(item)
-    config.hook.pytest_deselected(items=elsewhere)
-    items[:] = here
-    seen, cases = set(), collections.Counter()
-    for item in items:
+        marks = {mark.name: mark for mark in reversed([*item.iter_markers()])}  # the closest of each name
+        if "only_on" in marks and backend not in marks["only_on"].args:
+            elsewhere.append(item)
+            continue
+        here.append(item)
         test = item.nodeid.partition("[")[0]
         cases[test] += 1
-        if item.get_closest_marker("three_cases") and cases[test] > 3:
+        slow = "slow" in marks
+        late = "few_cases" in marks and cases[test] > marks["few_cases"].args[0]
+        if late or (backend != "torch" and "compiles_long" in marks):
             item.add_marker("slow")
-        if not item.get_closest_marker("core") and _lies_in(item.path, ANY_BACKEND):
+            slow = True
+        core = marks.get("core")
+        if not core and _lies_in(item.path, ANY_BACKEND):
             item.add_marker("any_backend")
-        if keras.backend.backend() != "torch" and item.get_closest_marker("compiles_long"):
-            item.add_marker("slow")
-        core = item.get_closest_marker("core")
-        first = core and item.originalname in core.kwargs.get("first", [item.originalname])
-        if first and not item.get_closest_marker("slow") and test not in seen:
+        chosen = core and item.originalname in core.kwargs.get("first", [item.originalname])
+        first = chosen and not slow and test not in seen
+        if first:
             item.add_marker("first_case")
             seen.add(test)
-        if not _warnings_are_errors(item, keras.backend.backend()):
+        # The nightly tests run for hours, on all versions and backends: a warning is shown there, and the results are.
+        in_make_test = not slow and (backend == "torch" or first or "only_on" in marks)
+        if not in_make_test:
             item.add_marker(pytest.mark.filterwarnings("default"), append=False)  # before those of the test
         elif _lies_in(item.path, COMMAND_LINE):
             item.add_marker(pytest.mark.filterwarnings("default::UserWarning"), append=False)
+    config.hook.pytest_deselected(items=elsewhere)
+    items[:] = here
 
 
-@functools.cache  # there are ten thousand tests in some hundred files
+@functools.cache  # there are eight thousand tests in some hundred files
 def _lies_in(path, places):
     """Whether a file of tests is one of these, or in one of these folders."""
     path = path.relative_to(Path(__file__).parent)
     return any(path.is_relative_to(place) for place in places)
-
-
-def _warnings_are_errors(item, backend):
-    """Whether a test is one of `make test`.
-
-    The nightly tests run for hours, on all versions and backends. There a warning is shown, and the results are there.
-    """
-    in_make_test = backend == "torch" or any(map(item.get_closest_marker, ("first_case", "only_on")))
-    return in_make_test and not item.get_closest_marker("slow")
-
-
-def _belongs_to(item, backend):
-    only = item.get_closest_marker("only_on")
-    return only is None or backend in only.args
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -118,6 +120,7 @@ def little_garbage():
 
     Keras has all garbage collected for each attribute that it deletes, as when a layer is quantized.
     """
+    gc.set_threshold(50_000, 20, 100)  # the usual ones look for garbage a tenth of the time
     gc.collect()
     gc.freeze()
 

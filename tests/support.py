@@ -43,9 +43,10 @@ def uncompiled():
 
 def one_at_a_time(*axes):
     """Return all combinations of values, as cases; those that differ from the first in more than one value are slow."""
+    axes = [*map(list, axes)]
     return [
         pytest.param(*values, marks=[pytest.mark.slow] if sum(v is not a[0] for v, a in zip(values, axes)) > 1 else [])
-        for values in itertools.product(*map(list, axes))
+        for values in itertools.product(*axes)
     ]
 
 

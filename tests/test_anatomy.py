@@ -78,6 +78,7 @@ def transfer(vit_model):
     return keras.Model(vit_model.input, keras.layers.Dense(5)(vit_model.output))
 
 
+@pytest.mark.compiles_long
 @pytest.mark.core
 def test_a_flat_model_remembers_the_preprocessing_of_its_vit(tmp_path):
     source = tiny()
@@ -310,7 +311,7 @@ def test_a_model_without_a_head_has_no_layers_to_train():
     for model, remedy in (
         (one, "put a Dense layer"),
         (keras.Sequential([image, keras.layers.Flatten()]), "put a Dense layer"),
-        (keras.Model(image, keras.layers.Add()([one(image), other(image)])), "Freeze its models, one and other"),
+        (keras.Model(image, keras.layers.Add()([one(image), other(image)])), "freeze the others"),
     ):
         with pytest.raises(ValueError, match=f"{model.name}.*no head to train.*{remedy}"):
             head_layers(model)

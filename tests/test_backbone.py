@@ -42,6 +42,8 @@ MODELS = {
 }
 
 
+@pytest.mark.few_cases(5)
+@pytest.mark.compiles_long
 @pytest.mark.core
 @pytest.mark.parametrize("name", MODELS)
 def test_maps_are_what_the_blocks_show(name):

@@ -146,6 +146,7 @@ def test_a_model_has_the_policy_of_its_layers_whatever_the_global_one(own, tmp_p
         keras.config.set_dtype_policy("float32")
 
 
+@pytest.mark.few_cases(3)
 @pytest.mark.parametrize(("kind", "change"), QUICK_AND_ALL)
 def test_a_saved_model_opens_with_its_outputs_and_its_optimizer(kind, change, tmp_path):
     model = changed(kind, change)
@@ -249,6 +250,7 @@ def set_in_pooling(model):
     next(each for each in model.layers if "MAPHead" in each.name).mlpblock.activation = "relu"
 
 
+@pytest.mark.few_cases(3)
 @pytest.mark.parametrize("change", [set_activation, set_function, set_epsilon, set_final_epsilon, set_in_pooling])
 def test_a_file_of_weights_refuses_what_it_would_lose_and_copies_keep_it(change, tmp_path):
     model = tiny(num_layers=2, pooling="map" if change is set_in_pooling else "token")

@@ -8,7 +8,7 @@ import pytest
 
 import vit_keras
 from vit_keras import anatomy, preprocess, vit
-from vit_keras.anatomy.inputs import own_preprocessing
+from vit_keras.anatomy.parts import keeper
 
 K, ops = keras.layers, keras.ops
 NAMES = ("ant", "bee", "cat")
@@ -48,22 +48,22 @@ B = "Transformer_encoderblock_1"
 CHANGES = {
     "nothing": lambda model: None,
     "several labels": lambda model: anatomy.name_classes(model, NAMES, "multi"),
-    "numbers": lambda model: anatomy.name_classes(model, NAMES, "regression"),
     "preprocessing": lambda model: setattr(model, "preprocessing", preprocess.CLIP.replace(crop=0.9)),
-    "softmax of the head": changed("head", activation=keras.activations.softmax),
-    "a function of the head that has no name": changed("head", activation=lambda x: x / 2),
-    "all epsilons": epsilons,
     "one epsilon": changed(f"{B}.layernorm2", epsilon=0.5),
+    "an activation inside of an MLP": changed(f"{B}.mlpblock.layers.2", activation=keras.activations.tanh),
+    "one rate": changed(f"{B}.dropout_layer", rate=0.5),
+    "another token": changed("ExtractToken", index=2),
+    "a function of the head that has no name": changed("head", activation=lambda x: x / 2),
+    "numbers": lambda model: anatomy.name_classes(model, NAMES, "regression"),
+    "softmax of the head": changed("head", activation=keras.activations.softmax),
+    "all epsilons": epsilons,
     "the last epsilon": changed("Transformer_encoder_norm", epsilon=0.5),
     "the activation of one MLP": changed(f"{B}.mlpblock", activation="relu"),
-    "an activation inside of an MLP": changed(f"{B}.mlpblock.layers.2", activation=keras.activations.tanh),
     "an activation inside of an attention": changed(f"{B}.att.value_dense", activation=keras.activations.tanh),
     "rates": lambda model: anatomy.parts.set_rates(model, dropout=0.3, stochastic_depth=0.2),
-    "one rate": changed(f"{B}.dropout_layer", rate=0.5),
     "a rate in an MLP": changed(f"{B}.mlpblock.layers.1", rate=0.4),
     "a rate after the positions": changed("Transformer_posembed_input.dropout_layer", rate=0.0),
     "normalization behind": changed(B, post_norm=True),
-    "another token": changed("ExtractToken", index=2),
 }
 
 
@@ -133,7 +133,7 @@ def compare(model, copy, how):
         return
     assert anatomy.task(copy) == anatomy.task(model), how
     assert anatomy.outputs.output_names(copy) == anatomy.outputs.output_names(model), how
-    assert own_preprocessing(copy).replace(image_size=16) == own_preprocessing(model).replace(image_size=16), how
+    assert keeper(copy).preprocessing.replace(image_size=16) == keeper(model).preprocessing.replace(image_size=16), how
     assert how in FILES or rates(copy) == rates(model), how
 
 
@@ -153,6 +153,7 @@ def each_copy(model, folder, chosen):
         compare(model, copy, how)
 
 
+@pytest.mark.few_cases(8)
 @pytest.mark.core
 @pytest.mark.compiles_long
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5")
@@ -218,26 +219,27 @@ def test_a_grid_that_layers_around_depend_on_is_not_resized():
 
 AROUND = {
     "Softmax": lambda: keras.Sequential([tiny(), K.Softmax()]),
+    "own head": lambda: headless(K.Dense(3)),
+    "images and numbers": with_numbers,
+    "two images": pair,
+    "frames": frames,
+    "two outputs": two_outputs,
+    "Resizing before": lambda: keras.Sequential([keras.Input((24, 24, 3)), K.Resizing(16, 16), tiny()]),
     "Softmax on its tensors": lambda: flat(K.Softmax()),
     "ops.softmax": lambda: flat(ops.softmax),
     "a temperature": lambda: flat(lambda x: x / 5),
     "Rescaling": lambda: keras.Sequential([tiny(), K.Rescaling(0.1)]),
     "UnitNormalization": lambda: headless(K.UnitNormalization()),
     "Rescaling before": lambda: keras.Sequential([keras.Input((16, 16, 3)), K.Rescaling(1 / 127.5, -1), tiny()]),
-    "Resizing before": lambda: keras.Sequential([keras.Input((24, 24, 3)), K.Resizing(16, 16), tiny()]),
     "own hidden layers": lambda: flat(lambda x: K.Dense(3, "softmax")(K.Dense(8, "relu")(x))),
-    "own head": lambda: headless(K.Dense(3)),
     "nested twice": lambda: keras.Sequential([keras.Sequential([tiny(), K.Dropout(0.1)]), K.Softmax()]),
     "pooling of tokens": lambda: keras.Sequential([tiny(include_top=False, pooling=None), K.GlobalAveragePooling1D()]),
     "a mask": masked,
     "a factor": scaled,
-    "images and numbers": with_numbers,
-    "two images": pair,
-    "frames": frames,
-    "two outputs": two_outputs,
 }
 
 
+@pytest.mark.few_cases(7)
 @pytest.mark.core
 @pytest.mark.compiles_long
 @pytest.mark.parametrize("around", AROUND)

@@ -54,7 +54,7 @@ def check():
 
 
 @pytest.mark.any_backend
-@pytest.mark.three_cases
+@pytest.mark.few_cases(3)
 @pytest.mark.parametrize("variant", [*VARIANTS.values(), CIFAR10], ids=lambda config: config.name)
 def test_parameters_of_published_sizes(variant):
     two = variant.replace(num_layers=2)

@@ -198,6 +198,7 @@ def test_torch_compile_makes_one_graph_of_a_model(kind):
         np.testing.assert_allclose(compiled(x), model(x), rtol=0, atol=1e-5)
 
 
+@pytest.mark.few_cases(32)
 @pytest.mark.parametrize("seed", range(50))
 @pytest.mark.filterwarnings("ignore:`torch.jit.(trace|script)` is deprecated")  # users still call them
 def test_what_users_do_to_a_model(seed):

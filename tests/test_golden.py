@@ -72,6 +72,8 @@ def test_the_real_model_gives_the_reference_logits(shared, real_weights):
     np.testing.assert_allclose(logits, golden["logits"], rtol=0, atol=1e-4)
 
 
+@pytest.mark.smoke
+@pytest.mark.slow
 def test_the_real_model_names_real_pictures(shared, real_weights):
     labels = json.loads((shared / "images" / "labels.json").read_text())
     model = vit.vit_ti16(weights=real_weights)
@@ -95,7 +97,7 @@ PARAMETERS = {
 }
 
 
-@pytest.mark.three_cases
+@pytest.mark.few_cases(3)
 @pytest.mark.parametrize("variant", PARAMETERS)
 def test_every_variant_has_the_published_number_of_parameters(variant):
     factory = getattr(vit, f"vit_{variant.replace('_', '').lower()}")

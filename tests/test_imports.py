@@ -3,7 +3,6 @@
 import functools
 import json
 import os
-import re
 import subprocess
 import sys
 
@@ -90,19 +89,6 @@ assert vit_keras.load_model("recipe.keras").optimizer is not None
     assert run(code, tmp_path) == "LayerwiseSGD\n"
 
 
-@pytest.mark.any_backend
-def test_every_class_that_is_saved_is_known_after_the_import(tmp_path):
-    package = ROOT / "vit_keras"
-    pattern = r"^@(?:keras\.saving\.)?register(?:_keras_serializable)?\b.*\n(?:@.*\n)*class (\w+)"
-    classes = {
-        f"vit_keras>{name}"
-        for path in package.rglob("*.py")
-        for name in re.findall(pattern, path.read_text("utf-8"), re.M)
-    }
-    known = run("import keras, vit_keras; print(*keras.saving.get_custom_objects(), sep='\\n')", tmp_path)
-    assert len(classes) > 30 and not classes - {*known.splitlines()}
-
-
 LIGHT = """
 import sys
 import time
@@ -129,44 +115,6 @@ assert "keras" not in sys.modules
 # something large is imported.
 def test_importing_is_light_and_what_only_describes_leaves_keras_alone(tmp_path):
     run(LIGHT, tmp_path)
-
-
-BESIDE_KERAS = """
-import sys
-import keras
-
-def loaded():
-    return {name for name in ("matplotlib", "PIL", "sklearn", "rich") if name in sys.modules}
-
-keras_alone = loaded()
-import vit_keras
-assert loaded() == keras_alone
-others = {"data.augment", "data.dataset", "embeddings", "evaluation", "finetuning", "lora", "recipes"}
-assert not [name for name in others if "vit_keras.training." + name in sys.modules]
-assert "vit_keras.visualize" not in sys.modules and "vit_keras.training.optimizers" in sys.modules
-for name in ("training", "visualize"):  # subpackages are attributes
-    assert getattr(vit_keras, name).__name__ == f"vit_keras.{name}"
-
-import warnings
-import numpy as np
-from vit_keras import vit, visualize
-warnings.simplefilter("ignore")
-model = vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)
-image = np.zeros((1, 32, 32, 3), "float32")
-model(image)
-model.predict(image, verbose=0)
-model.compile("sgd", "sparse_categorical_crossentropy")
-model.fit(image, np.zeros(1), verbose=0)
-visualize.attention_map(model, image[0])
-assert "tensorflow" not in sys.modules
-"""
-
-
-@pytest.mark.compiles_long
-@pytest.mark.core
-@pytest.mark.only_on("jax", "torch", reason="what is not imported is TensorFlow")
-def test_beside_keras_only_what_is_needed_is_imported_and_tensorflow_nowhere_else(tmp_path):
-    run(BESIDE_KERAS, tmp_path, KERAS_BACKEND=keras.backend.backend())
 
 
 def test_a_missing_backend_is_named_with_what_to_do(tmp_path):

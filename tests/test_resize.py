@@ -101,16 +101,6 @@ def two_sizes(name, more=(0, 0)):
 # ------------------------------------------------------------------ any size --
 
 
-@pytest.mark.parametrize("name", first(ANY_SIZE))
-def test_a_model_of_any_size_is_the_model_of_each(name):
-    model = open_file(name, image_size=None)
-    assert model.input_shape == (None, None, None, 3)
-    images = pictures(*native(name).input_shape[1:3])
-    assert_same(run(model, images), run(native(name), images), name)
-    for images, expected in two_sizes(name):
-        assert_same(run(model, images), expected, name)
-
-
 @pytest.mark.core
 @pytest.mark.parametrize(
     "name",
@@ -314,7 +304,8 @@ def test_files_round_trip(name, tmp_path):
     np.testing.assert_array_equal(run(fresh, images), run(model, images))
 
 
-@pytest.mark.parametrize("name", ["dino_original", "deit3_original", "hf_beit"])
+@pytest.mark.few_cases(2)
+@pytest.mark.parametrize("name", ["dino_original", "hf_beit", "deit3_original"])
 def test_saved_weights_are_resampled_by_the_way_of_their_family(name, tmp_path):
     square, path = native(name), tmp_path / "some.weights.h5"
     for source, size in ((square, (24, 40)), (vit_keras.resize(square, (24, 48)), (40, 16))):
@@ -383,6 +374,7 @@ def test_policies(name, policy):
         assert keras.backend.standardize_dtype(output.dtype) == wide
 
 
+@pytest.mark.few_cases(3)
 @pytest.mark.core
 @pytest.mark.parametrize("name", ["timm_vit", "BV-mu_16-sincos", "dinov3_original"])
 @pytest.mark.parametrize("policy", ["mixed_float16", "float64"])
@@ -437,6 +429,7 @@ def test_rope_with_remat_learns_the_same():
 # ---------------------------------------------------------------------- maps --
 
 
+@pytest.mark.few_cases(3)
 @pytest.mark.parametrize(
     "name",
     ["timm_dinov2_reg4", "timm_deit_distilled", "dinov3_original", "hf_beit", "hf_siglip_vision", "timm_hybrid_r8"],
@@ -486,6 +479,7 @@ def copied(copy, **options):
     return model, plain
 
 
+@pytest.mark.few_cases(6)
 @pytest.mark.parametrize("copy", COPIES)
 @pytest.mark.parametrize(
     "options",

@@ -6,6 +6,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+from support import one_at_a_time
 
 from vit_keras import training, vit
 from vit_keras.backend import updates
@@ -13,9 +14,9 @@ from vit_keras.backend import updates
 pytestmark = [pytest.mark.core, pytest.mark.only_on("torch", "tensorflow", reason="XLA joins the operations by itself")]
 
 OPTIMIZERS = {
+    "LayerwiseAdamW": training.LayerwiseAdamW,
     "Adam": lambda **options: training.fused(keras.optimizers.Adam(**options)),
     "AdamW": lambda **options: training.fused(keras.optimizers.AdamW(**options)),
-    "LayerwiseAdamW": training.LayerwiseAdamW,
 }
 
 OPTIONS = {
@@ -67,8 +68,7 @@ def calls(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(("options", "optimizer"), one_at_a_time(OPTIONS, OPTIMIZERS))
 def test_updates_are_those_of_keras(optimizer, options, calls, monkeypatch):
     """To 3e-6, of values up to 4: the kernel divides and multiplies in another order than Keras."""
     make = OPTIMIZERS[optimizer]
@@ -110,6 +110,7 @@ def test_keras_updates_what_the_kernel_does_not(case, calls):
     assert not calls
 
 
+@pytest.mark.compiles_long
 def test_a_model_trains_by_fit_as_with_updates_by_keras(calls, monkeypatch, tmp_path):
     """To 1e-5 of losses about 1; on TensorFlow in a compiled step, and with a user's layer around the ViT."""
     x, y = np.random.default_rng(0).uniform(-1, 1, (8, 16, 16, 3)).astype("float32"), np.arange(8) % 3

@@ -171,6 +171,7 @@ def test_without_a_top_features_come_out(ti16, options):
     assert model.output_shape == (None, 192)
 
 
+@pytest.mark.few_cases(3)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -307,6 +308,7 @@ def test_a_model_learns(policy):
     assert history["accuracy"][-1] > 0.95
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.only_on("tensorflow", reason="SavedModel is TensorFlow's")
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
 def test_saved_model_gives_the_same_outputs(tmp_path, policy):

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from .anatomy.around import alone, last_layer_of
-from .anatomy.dry_run import called, images
+from .anatomy.dry_run import RESIZING, called, images
 from .anatomy.parts import keeper
 from .backend.keras_internals import flat_layers, input_structure, run_rest
 from .layers._base import as_json, change_setting
@@ -21,8 +21,6 @@ _OPTIONS = {
     "post_norm": {"post_norm"},
 }
 """The options of `resize` by the setting of layers that they choose, which then is not the given model's."""
-
-_RESIZING = (Preprocess, keras.layers.Resizing, keras.layers.CenterCrop, keras.layers.RandomCrop)
 
 
 def keep_settings(vit: keras.Model, new: keras.Model, options: Any) -> None:
@@ -82,11 +80,11 @@ def _around(model: keras.Model, vit: keras.Model, new: keras.Model) -> keras.Mod
     else:
         raise ValueError(f"The layer {inner.name!r} holds the ViT.")
     old_size, size = (tuple(each.input_shape[1:3]) for each in (alone(vit), new))
-    fixed = any(isinstance(layer, _RESIZING) for layer in flat_layers(model))
+    fixed = any(isinstance(layer, RESIZING) for layer in flat_layers(model))
 
     def config_of(layer):
         config = layer.get_config()
-        if isinstance(layer, _RESIZING) and None not in size:
+        if isinstance(layer, RESIZING) and None not in size:
             if isinstance(layer, Preprocess) and layer.preprocessing.image_size == old_size:
                 config["preprocessing"] = layer.preprocessing.replace(image_size=size).to_dict()
             elif (config.get("height"), config.get("width")) == old_size:

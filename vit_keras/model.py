@@ -14,9 +14,9 @@ from ._internal import finite
 from ._internal.tap import is_hooked
 from ._internal.validate import native_order, received
 from ._internal.warn import warn_caller
-from .anatomy.inputs import batch_preprocessing_of, check_batch, own_preprocessing, remember_preprocessing
+from .anatomy.inputs import batch_preprocessing_of, check_batch
 from .anatomy.outputs import labels_of, set_classes, task
-from .anatomy.parts import has_vit, quantization
+from .anatomy.parts import has_vit, keeper, quantization
 from .anatomy.settings import read_config
 from .backend import openvino
 from .backend.keras_internals import concrete, flat_layers
@@ -96,11 +96,11 @@ class VisionTransformer(FastModel):
     @property
     def preprocessing(self) -> Preprocessing:
         """How the images of the checkpoint are prepared."""
-        return own_preprocessing(self)
+        return keeper(self).preprocessing
 
     @preprocessing.setter
     def preprocessing(self, preprocessing: Preprocessing) -> None:
-        remember_preprocessing(self, preprocessing)
+        keeper(self).preprocessing = preprocessing
 
     def preprocess(self, images: Any, image_size: tuple[int, int] | int | None = None) -> np.ndarray:
         """Read images and return them as this model's input, prepared as for the evaluation of its checkpoint.

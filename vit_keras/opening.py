@@ -18,8 +18,7 @@ from ._internal.bounds import about, patch_stride
 from ._internal.validate import check_activations, check_fields, did_you_mean, path_text, size_pair
 from ._internal.warn import warn_caller
 from .anatomy.around import alone
-from .anatomy.inputs import own_preprocessing
-from .anatomy.parts import find_vit, learner
+from .anatomy.parts import find_vit, keeper, learner
 from .build import build
 from .checkpoints.architecture import check_head, complete
 from .checkpoints.checkpoint import Checkpoint
@@ -429,6 +428,6 @@ def preprocessing_layer(model: keras.Model, **options: Any) -> Preprocess:
         (None, 10)
     """
     vit = find_vit(model)
-    own = own_preprocessing(vit)
+    own = keeper(vit).preprocessing
     fixed = tuple(vit.input_shape[1:3])
     return Preprocess(own.replace(image_size=own.image_size if None in fixed else fixed), **options)

@@ -35,6 +35,7 @@ AMBIGUOUS = ("timm_deit3", "timm_dinov2_reg4", "timm_radio", "timm_vit_reg1_gap"
 """Files alone whose 16 positions may also be 5 × 3 patches and a class token or register: the size of the test."""
 
 
+@pytest.mark.compiles_long
 @pytest.mark.core
 @pytest.mark.parametrize("name", matrix(CASES))
 def test_outputs_are_those_of_the_original(name, tmp_path):
@@ -60,6 +61,7 @@ def test_outputs_are_those_of_the_original(name, tmp_path):
         )
 
 
+@pytest.mark.few_cases(6)
 @pytest.mark.parametrize("name", matrix(CASES))
 def test_tokens_are_those_of_the_original(name, tmp_path):
     golden = load(name)

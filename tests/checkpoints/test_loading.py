@@ -19,7 +19,7 @@ from vit_keras.checkpoints.loading import open_source
 from vit_keras.checkpoints.readers import NpzReader
 from vit_keras.checkpoints.weights import Weights
 
-pytestmark = pytest.mark.three_cases
+pytestmark = pytest.mark.few_cases(3)
 
 # The architecture of make_google_npz's "ViT-mu_16".
 MU = config.ViTConfig(image_size=64, num_layers=2, hidden_size=64, num_heads=2, mlp_dim=128, classes=10)

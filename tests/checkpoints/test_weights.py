@@ -29,7 +29,7 @@ from vit_keras.checkpoints.loading import open_source
 from vit_keras.checkpoints.weights import Weights
 from vit_keras.preprocess import PRESETS
 
-pytestmark = [pytest.mark.three_cases, ASSUMED]
+pytestmark = [pytest.mark.few_cases(3), ASSUMED]
 
 CASES = cases()
 WRAPPERS = ("module.", "backbone.", "model.", "_orig_mod.", "module._orig_mod.")
@@ -263,6 +263,7 @@ DAMAGED = ("deit3_original", "dinov3_original_plus", "hf_clip_projection", "hf_d
 DAMAGED += ("openai_clip", "timm_beit", "timm_mixer", "timm_hybrid_r8", "torchvision_vit", "vit_pytorch_1_6")
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.filterwarnings("ignore:.* was made for")  # a damaged array may look like a gate
 @pytest.mark.parametrize("name", matrix(DAMAGED, ["dinov3_original_plus", "openai_clip", "timm_beit"]))
 def test_damaged_arrays_leave_a_model_alone(name, tmp_path):

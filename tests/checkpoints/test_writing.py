@@ -19,7 +19,7 @@ from vit_keras.checkpoints.readers import open_weights
 from vit_keras.checkpoints.weights import Weights
 from vit_keras.preprocess import PRESETS, Preprocessing
 
-pytestmark = [pytest.mark.three_cases, ASSUMED, OTHER_RESIZING]
+pytestmark = [pytest.mark.few_cases(3), ASSUMED, OTHER_RESIZING]
 
 OPEN = ("activation", *rules.NUMERICS, "pooling", "final_norm", "num_heads", "position", "position_resize")
 OPEN += ("registers", "merge_tokens", "representation_size")

@@ -145,7 +145,7 @@ def refuses(capsys, case, *arguments):
     return True
 
 
-@on(*CASES)
+@on("plain", "own softmax", "operations before", "another head", "two outputs", "no head")
 def test_predict_and_attention_say_what_the_model_says(capsys, case, tmp_path):
     picture, out = str(case.pictures[0]), str(tmp_path / "map.png")
     predict = ["predict", picture, "--model", case.path]

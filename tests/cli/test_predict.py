@@ -70,7 +70,7 @@ def test_json_lines_have_the_classes_of_every_image_in_order(model, expected, ca
             found = [each["probability"] for each in row["predictions"]]
             # float32, in batches and alone
             np.testing.assert_allclose(found, expected[row["image"]][best], rtol=1e-5)
-        assert output.err == "vit-keras: warning: 1 damaged image is left out: 'f/bad.png'.\n"
+        assert output.err == "vit-keras: warning: Images are left out: 1 damaged: 'f/bad.png'.\n"
 
 
 def test_csv_has_a_line_for_each_class(model, expected, capsys):
@@ -106,7 +106,7 @@ def test_images_may_be_in_several_folders_and_maps_are_numbered(model, capsys):
 def test_commands_that_draw_leave_damaged_images_out_unless_asked_otherwise(command, file, model, capsys):
     line = ["f/bad.png", "one.png", "--model", model[1], "-o", f"drawn/{file}"]
     assert main([command, *line]) == 0
-    assert "1 damaged image is left out: 'f/bad.png'." in capsys.readouterr().err
+    assert "1 damaged: 'f/bad.png'." in capsys.readouterr().err
     assert os.listdir("drawn") == ["map-2.png" if command == "attention" else file]  # by their places, as predict does
     assert main([command, *line, "--errors", "raise"]) == 1
     assert "--errors skip" in capsys.readouterr().err

@@ -95,6 +95,7 @@ def test_damaged_pictures_are_skipped_unless_asked_otherwise(contest, capsys):
     assert not (contest / "submission.csv").exists()
 
 
+@pytest.mark.few_cases(2)
 @pytest.mark.parametrize("task", ["single", "multi", "regression"])
 def test_the_measures_of_a_table_of_images(contest, capsys, task):
     pytest.importorskip("sklearn")

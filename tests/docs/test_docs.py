@@ -55,6 +55,8 @@ def doctest_of(name, monkeypatch, folder):
         return doctest.testmod(module, extraglobs=names, optionflags=doctest.NORMALIZE_WHITESPACE)
 
 
+@pytest.mark.smoke
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Even though")
 @pytest.mark.parametrize("package", PACKAGES)
 def test_examples_of_the_reference(package, monkeypatch, tmp_path):

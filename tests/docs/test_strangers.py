@@ -110,19 +110,6 @@ def test_a_torch_data_loader():
     assert learns(losses(model, loader, callbacks=finetune.callbacks))
 
 
-@pytest.mark.slow
-def test_grain():
-    """Of which Keras knows no length: what it does with unknown lengths of tf.data holds here too."""
-    grain = pytest.importorskip("grain")
-    data = grain.MapDataset.source(list(zip(*pictures()))).shuffle(seed=0).batch(8)
-    finetune = recipe("finetune", learning_rate=3e-3)
-    model = backbone()
-    finetune.compile(model, data, run_eagerly=True)
-    with pytest.raises(ValueError, match="steps_per_epoch"):
-        losses(model, data, callbacks=finetune.callbacks)
-    assert learns(losses(model, data.repeat(), steps_per_epoch=len(data), callbacks=finetune.callbacks))
-
-
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_mixed_precision_by_the_global_policy(policy):
     before = keras.config.dtype_policy()
@@ -151,14 +138,3 @@ def test_a_subclass_of_model_with_a_backbone_inside():
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.AdamW(3e-3), loss, run_eagerly=True)
     assert learns(losses(model, *pictures()))
-
-
-def test_a_frozen_backbone_stays_as_it_is():
-    base = backbone(include_top=False)
-    base.trainable = False
-    before = [w.copy() for w in base.get_weights()]
-    model = keras.Sequential([base, keras.layers.Dense(CLASSES)])
-    probe = recipe("probe", learning_rate=0.05, train=None)
-    probe.compile(model, run_eagerly=True)
-    assert learns(losses(model, *pictures(), callbacks=probe.callbacks))
-    assert all(np.array_equal(a, b) for a, b in zip(before, base.get_weights()))

@@ -16,7 +16,6 @@ from support import ROOT
 
 import vit_keras
 from vit_keras import preprocess, vit
-from vit_keras.anatomy.inputs import remember_preprocessing
 from vit_keras.checkpoints.cache import cached_path
 from vit_keras.export import report, runtimes, web
 from vit_keras.export.plan import Plan
@@ -160,7 +159,7 @@ def test_labels_and_attention_are_the_models(tmp_path, made_up, opened, name):
 def test_pictures_are_resized_and_seen_as_in_python(tmp_path, made_up, opened, interpolation, crop, mode):
     fields = {"image_size": 32, "interpolation": interpolation, "crop": crop, "crop_mode": mode}
     model = tiny()
-    remember_preprocessing(model, preprocess.Preprocessing(**fields))
+    model.preprocessing = preprocess.Preprocessing(**fields)
     tab = opened(written(Plan.of(model, attention=True), tmp_path / "a.html"))
     score = np.full((1, 2, 5, 5), 0.2).ravel().tolist()
     tab.evaluate(f"window.outputs = {{probabilities: [[0.1, 0.7, 0.2], [1, 3]], attention_0: [{score}, [1, 2, 5, 5]]}}")

@@ -170,7 +170,7 @@ def matrix(names, default=tuple(MECHANISMS)):
     """Parameters of a test, of which all but the default ones are marked slow."""
     import pytest
 
-    # The default ones first: of a test with `three_cases`, the later cases are slow.
+    # The default ones first: of a test with `few_cases`, the later cases are slow.
     in_order = sorted(names, key=lambda name: name not in default)
     return [pytest.param(name, marks=() if name in default else pytest.mark.slow) for name in in_order]
 

@@ -28,7 +28,7 @@ def random_mask(*shape):
     return mask
 
 
-@pytest.mark.three_cases
+@pytest.mark.few_cases(3)
 @pytest.mark.parametrize("chunks", [False, True])
 @pytest.mark.parametrize("kind", LAYERS)
 def test_masked_tokens_are_as_if_absent(kind, chunks, monkeypatch):

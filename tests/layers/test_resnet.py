@@ -8,7 +8,7 @@ import keras
 import make_google_npz
 import numpy as np
 import pytest
-from support import DATA
+from support import DATA, one_at_a_time
 
 from benchmarks.contenders import _torchvision
 from vit_keras import layers
@@ -153,8 +153,9 @@ def reference_root(images, weights, units, numerics="google"):
 
 
 # Odd and even sizes, and of the feature maps as well: each pads in its own way at a stride of 2.
-@pytest.mark.parametrize("size", [(37, 50), (64, 64), (33, 35), (46, 39)], ids=str)
-@pytest.mark.parametrize("numerics", ["google", "timm"])
+@pytest.mark.parametrize(
+    ("size", "numerics"), one_at_a_time([(37, 50), (64, 64), (33, 35), (46, 39)], ["google", "timm"]), ids=str
+)
 @pytest.mark.compiles_long
 def test_any_size_agrees_with_float64(numerics, size):
     images = np.random.RandomState(2).uniform(-1, 1, size=(1, *size, 3)).astype("float32")
@@ -369,8 +370,9 @@ def test_the_layers_are_named_as_in_the_reference():
     assert "block1_unit1/gn_proj/gamma" in {variable.path for variable in model.variables}
 
 
-@pytest.mark.parametrize("units", [(), (2,), (1, 1, 1), (1, 1, 1, 1)], ids=str)
-@pytest.mark.parametrize("size", [(224, 224), (1, 33)], ids=str)
+@pytest.mark.parametrize(
+    ("units", "size"), one_at_a_time([(1, 1, 1), (), (2,), (1, 1, 1, 1)], [(1, 33), (224, 224)]), ids=str
+)
 def test_the_config_knows_the_size_of_the_map(size, units):
     assert root(units, size=size).output_shape[1:3] == grid_of(size, units)
 

@@ -122,6 +122,7 @@ def test_learned_frequencies_begin_as_directions():
     np.testing.assert_allclose((across * np.roll(across, 2, -1) + down * np.roll(down, 2, -1)), 0, atol=1e-6)
 
 
+@pytest.mark.few_cases(3)
 @pytest.mark.parametrize(
     "fields",
     [

@@ -8,7 +8,7 @@ import sys
 import keras
 import numpy as np
 import pytest
-from support import ROOT, far_from_uniform
+from support import ROOT, far_from_uniform, one_at_a_time
 
 import vit_keras
 from vit_keras import layers, training, visualize, vit
@@ -35,8 +35,9 @@ def one_by_one(model, pictures):
     return [keras.ops.convert_to_numpy(model(picture[None], training=False))[0] for picture in pictures]
 
 
+@pytest.mark.compiles_long
 @pytest.mark.core
-@pytest.mark.three_cases
+@pytest.mark.few_cases(3)
 @pytest.mark.parametrize(
     "options",
     [
@@ -69,8 +70,7 @@ def test_packed_is_one_by_one(options):
         np.testing.assert_allclose(packed, alone, rtol=0, atol=2e-5)
 
 
-@pytest.mark.parametrize("count", [1, 2, 8, 40, 100])
-@pytest.mark.parametrize("pooling", ["token", None])
+@pytest.mark.parametrize(("count", "pooling"), one_at_a_time([1, 2, 8, 40, 100], ["token", None]))
 def test_as_many_images_as_tokens(pooling, count):
     """Which outputs a model returns does not depend on how many images a sequence may have."""
     model = model_of(pooling=pooling, include_top=False)
@@ -130,7 +130,7 @@ SPOILED = {
 
 @pytest.mark.core
 @pytest.mark.compiles_long
-@pytest.mark.three_cases
+@pytest.mark.few_cases(3)
 @pytest.mark.parametrize("kind", SPOILED)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -3e38])
 def test_an_image_that_is_not_finite_changes_no_other(value, kind):

@@ -209,7 +209,7 @@ def test_the_command(tmp_path, monkeypatch, capsys, pictures):
     arguments[1:2] = [str(tmp_path / name) for name in ("broken.png", "cat.png")]
     assert cli.main([*arguments, "-o", str(tmp_path / "map.png")]) == 0
     found = capsys.readouterr()
-    assert "1 damaged image is left out" in found.err and "broken.png" not in found.out
+    assert "left out: 1 damaged" in found.err and "broken.png" not in found.out
     assert (tmp_path / "map-2.png").exists() and not (tmp_path / "map-1.png").exists()
 
 

@@ -25,12 +25,12 @@ def augmented(augmentation, photos, labels=None, seed=0):
 
 
 def test_crops_stay_inside_and_have_the_area_and_shape_asked_for():
-    augmentation, rng = Augmentation(crop=0.2, aspect=(0.5, 2)), np.random.default_rng(0)
+    augmentation, rng = Augmentation(crop=0.2), np.random.default_rng(0)
     left, top, right, bottom = np.array([augmentation._window(0.2, 60, 80, rng) for _ in range(500)]).T
     area, aspect = (right - left) * (bottom - top) / 4800, (right - left) / (bottom - top)
     assert min(left.min(), top.min()) >= 0 and right.max() <= 80 and bottom.max() <= 60
     assert 0.2 <= area.min() < 0.25 and 0.9 < area.max() <= 1 + 1e-9
-    assert 0.5 <= aspect.min() < 0.6 and 1.7 < aspect.max() <= 2
+    assert 0.75 <= aspect.min() < 0.8 and 1.25 < aspect.max() <= 4 / 3 + 1e-9
 
 
 def test_a_crop_shows_a_part_enlarged():
@@ -113,13 +113,11 @@ def test_random_erasing_makes_noise_of_a_rectangle():
 
 
 def test_as_data():
-    augmentation = Augmentation(crop=None, rand_augment=[2, 9], aspect=[1, 2])
+    augmentation = Augmentation(crop=None, rand_augment=[2, 9])
     assert augmentation.rand_augment == (2, 9.0) and hash(augmentation)
     assert Augmentation(**json.loads(json.dumps(dataclasses.asdict(augmentation)))) == augmentation
     assert augmentation.replace(crop=0.1).crop == 0.1
-    of_numpy = Augmentation(
-        crop=None, rand_augment=(np.int64(2), 9), aspect=(np.float32(1), np.int64(2)), mixup=np.float32(0.5)
-    )
+    of_numpy = Augmentation(crop=None, rand_augment=(np.int64(2), 9), mixup=np.float32(0.5))
     assert of_numpy == augmentation.replace(mixup=0.5) and json.dumps(dataclasses.asdict(of_numpy))
 
 
@@ -130,11 +128,9 @@ def test_as_data():
         ({"crop": "big"}, "Received: 'big'"),
         ({"flip": "no"}, "flip must be True or False. Received: 'no'"),
         ({"mixup": -1}, "mixup must be None or a number above 0"),
-        ({"aspect": (2, 1)}, r"aspect must be \(smallest, largest\)"),
-        ({"aspect": 1}, "aspect must be a pair"),
         ({"rand_augment": (2, 11)}, "rand_augment .*from 0 to 10"),
         ({"rand_augment": (0, 9)}, r"Received: \(0, 9\)"),
-        ({"rand_augment": (float("inf"), 9)}, "rand_augment must be a pair of numbers"),
+        ({"rand_augment": (float("inf"), 9)}, "rand_augment must be"),
     ],
 )
 def test_values_out_of_range(options, message):

@@ -83,7 +83,7 @@ def test_what_has_no_average_is_refused(change, message):
 def test_mistakes(tmp_path):
     with pytest.raises(ValueError, match="models"):
         vit_keras.average([])
-    with pytest.raises(TypeError, match="models .*Received: 3"):
+    with pytest.raises(TypeError, match="Received: 3"):
         vit_keras.average([3])
     with pytest.raises(FileNotFoundError):
         vit_keras.average([tmp_path / "none.keras"])

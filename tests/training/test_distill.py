@@ -202,7 +202,7 @@ def test_a_teacher_of_other_pixels_is_refused():
     scaled = keras.Sequential([keras.Input(teacher.input_shape[1:]), keras.layers.Rescaling(2.5, 2), teacher])
     Distillation(tiny(), scaled)  # whose first layer converts the pixels
     Distillation(tiny(), keras.Sequential([keras.layers.Resizing(16, 16), tiny(image_size=16)]))  # not built yet
-    with pytest.raises(TypeError, match="teacher .*Received: str"):
+    with pytest.raises(TypeError, match="Expected a Keras model"):
         Distillation(tiny(), "vit-b16")
 
 

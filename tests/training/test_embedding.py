@@ -261,7 +261,7 @@ def test_damaged_images_are_left_out_if_that_is_asked_for(model, folder, tmp_pat
     for name in ("a.png", "9b.png"):
         (folder / "dog" / name).write_bytes((folder / "dog" / "9.png").read_bytes()[:60])
     options = {"errors": "skip", "batch_size": batch_size, "progress": False}
-    with pytest.warns(UserWarning, match="2 damaged .*9b.png.*a.png"):
+    with pytest.warns(UserWarning, match="2 damaged: .*9b.png.*a.png"):
         found, labels = embed(model, folder, return_labels=True, **options)
     np.testing.assert_allclose(found, whole[0], atol=1e-5)  # other batches, other sums
     np.testing.assert_array_equal(labels, whole[1])

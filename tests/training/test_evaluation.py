@@ -225,7 +225,7 @@ def test_rows_of_a_table_that_are_left_out(tmp_path):
         evaluate(model, table, images_dir=tmp_path)
     with pytest.warns(UserWarning, match="left out"):
         assert evaluate(model, table, images_dir=tmp_path, errors="skip").paths == ("p0.png", "p1.png")
-    with pytest.warns(UserWarning, match="image"):
+    with pytest.warns(UserWarning, match="Images"):
         assert evaluate(model, table, images_dir=tmp_path, errors="skip", only=["p1"]).paths == ("p1.png",)
 
 

@@ -63,9 +63,9 @@ def test_flipped_labels_are_found():
 
 
 def test_the_curve_rises_and_needs_sixteen_images_of_two_classes():
-    features, labels = blobs(each=200, features=64, distance=0.25)
-    told = learned(features, labels, halves(len(labels)))["learning_curve"].told
-    assert told["images"] == [200, 400, 800, 1600] and told["accuracy"] == sorted(told["accuracy"])
+    features, labels = blobs(classes=5, each=100, features=32, distance=0.4)
+    told = learned(features, labels, halves(len(labels)), "abcde")["learning_curve"].told
+    assert told["images"] == [50, 100, 200, 400] and told["accuracy"] == sorted(told["accuracy"])
     assert told["accuracy"][-1] - told["accuracy"][0] > 0.05
     features, labels = np.arange(47.0)[:, None], np.repeat([0, 1, 2], (16, 15, 16))
     few = np.arange(31), np.arange(31, 47)
@@ -77,7 +77,7 @@ def test_copies_are_near_duplicates_and_new_images_are_not():
     random = np.random.default_rng(1)
     order = random.permutation(len(features))
     train, new = features[order[:1500]], features[order[1500:]]
-    assert len(training.near_duplicates(train, new)) == 0
+    assert len(training.near_duplicates(train, new).train) == 0
     copies = train[:20] + random.normal(0, 0.05, (20, train.shape[1]))
     found = training.near_duplicates(train, np.concatenate([new, copies]))
     assert sorted(found.held_out) == [*range(500, 520)] and set(found.train) == {*range(20)}

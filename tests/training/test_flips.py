@@ -35,13 +35,14 @@ def spots(count, seed=0):
 LEFT_OR_RIGHT, RED_OR_WHITE = np.arange(300) % 2, np.arange(300) % 4 // 2
 FORMS = {
     "class numbers": lambda labels: labels,
+    "several labels": lambda labels: np.stack([labels, 1 - RED_OR_WHITE], axis=1).astype("float32"),
     "a list": lambda labels: labels.tolist(),
     "one-hot": lambda labels: np.eye(2)[labels],
     "numbers": lambda labels: 7.5 * labels[:, None] - 2,
-    "several labels": lambda labels: np.stack([labels, 1 - RED_OR_WHITE], axis=1).astype("float32"),
 }
 
 
+@pytest.mark.few_cases(2)
 @pytest.mark.parametrize("form", FORMS)
 def test_labels_that_depend_on_left_and_right_are_found(form):
     found = training.flip_test(tiny(), spots(300), FORMS[form](LEFT_OR_RIGHT))
@@ -49,6 +50,7 @@ def test_labels_that_depend_on_left_and_right_are_found(form):
     assert found.images == 300 and found.worse > 270
 
 
+@pytest.mark.few_cases(2)
 @pytest.mark.parametrize("form", FORMS)
 def test_labels_that_do_not_depend_on_left_and_right_are_safe(form):
     if form == "several labels":
@@ -165,6 +167,7 @@ NOT_TESTED = {
 }
 
 
+@pytest.mark.few_cases(3)
 @pytest.mark.parametrize("case", NOT_TESTED)
 def test_flips_are_not_tested_where_that_is_not_wanted(case, hands, tmp_path, monkeypatch):
     class Stopped(Exception):

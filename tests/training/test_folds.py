@@ -87,6 +87,7 @@ def test_less_time_than_one_epoch_trains_a_part_of_it(photos, columns, tmp_path,
 # --- every task ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.few_cases(2)
 @pytest.mark.core
 @pytest.mark.compiles_long
 @pytest.mark.parametrize(

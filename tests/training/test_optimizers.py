@@ -236,8 +236,6 @@ def test_the_end_of_a_training_is_saved():
             lambda: LayerwiseSGD(WarmupDecay(0.1), unfreeze_at=0.5).build(variables(["dense/kernel"])),
             "none of the variables",
         ),
-        (lambda: WarmupDecay(0.1, decay="step"), "'cosine', 'linear', 'constant'"),
-        (lambda: WarmupDecay(0.1, warmup=5), "must be a fraction from 0 to 1"),
         (lambda: WarmupDecay(0.1, steps=0), "positive integer"),
     ],
 )

@@ -33,7 +33,7 @@ tiny = functools.partial(tiny_model, patch_size=16, dropout=0.1, seed=5)
     ("options", "expected"),
     [
         ({"epochs": 3}, 16),
-        ({"epochs": 5}, 32),
+        pytest.param({"epochs": 5}, 32, marks=pytest.mark.slow),
         pytest.param({"epochs": 3, "batch_size": 8}, 8, marks=pytest.mark.slow),
         pytest.param({"epochs": 3, "folds": 2}, 16, marks=pytest.mark.slow),
     ],

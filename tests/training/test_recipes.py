@@ -6,7 +6,7 @@ import json
 import keras
 import numpy as np
 import pytest
-from support import tiny_model, uncompiled
+from support import one_at_a_time, tiny_model, uncompiled
 
 from vit_keras import anatomy, training
 from vit_keras.training.checks import check
@@ -498,8 +498,10 @@ def test_half_precision_scales_the_loss_of_a_model_around():
     assert not isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
 
 
-@pytest.mark.parametrize("name", ["finetune", "deit", "lora", "probe"])
-@pytest.mark.parametrize("kind", [training.Distillation, training.MaskedAutoencoder])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    one_at_a_time([training.Distillation, training.MaskedAutoencoder], ["finetune", "deit", "lora", "probe"]),
+)
 def test_recipes_train_the_student_or_the_encoder(kind, name):
     """A student learns the labels with its own cross-entropy, and a masked autoencoder needs none."""
     model, teacher = tiny(), tiny()

@@ -11,7 +11,6 @@ from support import ROOT, tiny_model
 
 from vit_keras import training, vit
 from vit_keras.preprocess import GOOGLE, Preprocessing
-from vit_keras.training.data.sampling import Sample
 
 CROPS = training.Augmentation(crop=0.3, three_augment=True)
 
@@ -51,11 +50,6 @@ def test_without_augmentation_it_is_what_the_model_takes(folder, tiny):
     prepared, path = training.sample(tiny), folder / "0.jpg"
     np.testing.assert_array_equal(prepared(path.read_bytes()), tiny.preprocess(path)[0])
     np.testing.assert_array_equal(prepared(str(path), np.random.default_rng(0)), tiny.preprocess(path)[0])
-
-
-def test_an_augmentation_needs_a_size(folder):
-    with pytest.raises(ValueError, match=r"replace\(image_size="):
-        Sample(GOOGLE, CROPS)(folder / "0.jpg", 0)
 
 
 def test_the_seed_decides_what_is_drawn(folder, tiny):

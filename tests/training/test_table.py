@@ -203,7 +203,7 @@ def test_missing_pictures_are_named_all_at_once(photos):
     (photos / "002.png").unlink()
     (photos / "007.png").unlink()
     (empty := photos.parent / "empty").mkdir()
-    with pytest.raises(ValueError, match="2 images .*'002', '007'.*errors=\"skip\""):
+    with pytest.raises(ValueError, match="2 missing: '002', '007'.*errors=\"skip\""):
         table(photos, "kind")
     for errors in ("raise", "skip"):
         with pytest.raises(ValueError, match="images_dir=.*--images-dir"):
@@ -213,7 +213,7 @@ def test_missing_pictures_are_named_all_at_once(photos):
         data = table(photos, "kind", errors="skip", shuffle=False)
     said = " ".join(str(each.message) for each in warned)
     assert {each.filename for each in warned if each.category is UserWarning} == {__file__}
-    assert "'002', '007'" in said and "1 damaged image is left out" in said and "004.png" in said
+    assert "'002', '007'" in said and "left out: 1 damaged" in said and "004.png" in said
     assert data.rows.tolist() == [0, 1, 3, 5, 6, 8] and len(data[0][0]) == 6
     assert [path.stem for path in data.paths] == [IDS[row] for row in data.rows]
 

@@ -22,9 +22,8 @@ def tiny():
     return vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
 
 
-@pytest.mark.parametrize("name", [*ALIASES, "name", "source", "family", "set", "held_out", "val_split", "device"])
-def test_an_open_model_ignores_no_argument(tiny, name, tmp_path):
-    if name not in KNOWN:
+def test_an_open_model_ignores_no_argument(tiny, tmp_path):
+    for name in {*ALIASES, "name", "source", "family", "set", "held_out", "val_split", "device"} - KNOWN:
         with pytest.raises(TypeError, match=name):
             finetune(tmp_path, tiny, **{name: 1})
 

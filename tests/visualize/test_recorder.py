@@ -49,6 +49,7 @@ KINDS = {
 # -------------------------------------------------------------- what is kept --
 
 
+@pytest.mark.few_cases(6)
 @pytest.mark.parametrize("kind", KINDS)
 def test_tokens_before_the_patches_and_what_the_output_reads(kind):
     options, prefix, read = KINDS[kind]

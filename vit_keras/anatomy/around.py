@@ -58,14 +58,10 @@ def head_layers(model: keras.Model) -> list[keras.layers.Layer]:
             return head_layers(weighted[0])
         found = found if len(found) < len(weighted) else found[-1:]
     if not found:
-        towers = [layer.name for layer in model.layers if isinstance(layer, keras.Model)]
-        remedy = "Build it with classes=…, or put a Dense layer behind it."
-        if len(towers) > 1:
-            remedy = (
-                f"Freeze its models, {' and '.join(towers)}, or layers of them, by layer.trainable = False. A recipe "
-                'with train="all" leaves them frozen.'
-            )
-        raise ValueError(f"The model {model.name!r} has no head to train. {remedy}")
+        raise ValueError(
+            f"The model {model.name!r} has no head to train. Build it with classes=…, put a Dense layer behind it, or "
+            "freeze the others by layer.trainable = False and pass train=None."
+        )
     return found
 
 

@@ -161,7 +161,7 @@ def input_range(model: keras.Model) -> str:
     return "pixels" if 0.5 < abs(white - black) < 10 else "normalized"
 
 
-RESIZING = (Preprocess, keras.layers.Resizing, keras.layers.CenterCrop)
+RESIZING = (Preprocess, keras.layers.Resizing, keras.layers.CenterCrop, keras.layers.RandomCrop)
 
 
 def called(model: keras.Model, inputs: Any, watched: Iterable[Any], until: Iterable[Any] = ()) -> tuple[list[Any], Any]:

@@ -101,7 +101,7 @@ def native_size(model: keras.Model, image_size: Any = None) -> tuple[int, int] |
     given = None if image_size in (None, "native") else size_pair(image_size, "image_size")
     height, width = fixed = image_shape(model)[1:3]
     if height is None or width is None:
-        return given or own_preprocessing(find_vit(model)).image_size
+        return given or keeper(find_vit(model)).preprocessing.image_size
     if given not in (None, fixed):
         raise ValueError(
             f"{model.name!r} takes images of {fixed} pixels only. Received: image_size={image_size!r}. "
@@ -112,7 +112,7 @@ def native_size(model: keras.Model, image_size: Any = None) -> tuple[int, int] |
 
 def preprocessing_of(model: keras.Model, image_size: Any = None) -> Preprocessing:
     """Return the preprocessing of a model's checkpoint, without the steps that the model does itself."""
-    own, channels = own_preprocessing(find_vit(model)), image_shape(model)[3]
+    own, channels = keeper(find_vit(model)).preprocessing, image_shape(model)[3]
     own = own if channels is None else own.for_channels(channels)
     size = native_size(model, image_size)
     if resizing(model):
@@ -171,13 +171,3 @@ def _sizing(model: keras.Model) -> Any:
         if not isinstance(layer, Preprocess) or layer.preprocessing.image_size is not None:
             return layer
     return None
-
-
-def own_preprocessing(vit: keras.Model) -> Preprocessing:
-    """Return the preprocessing of a ViT's checkpoint, or Google's if none was set."""
-    return keeper(vit).preprocessing
-
-
-def remember_preprocessing(vit: keras.Model, preprocessing: Preprocessing) -> None:
-    """Set the preprocessing of a ViT; see `own_preprocessing`."""
-    keeper(vit).preprocessing = preprocessing

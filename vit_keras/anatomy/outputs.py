@@ -280,8 +280,8 @@ def name_classes(model: keras.Model, names: Sequence[str], task: str = "single")
         >>> name_classes(model, ("cat", "dog"))
         True
     """
-    count = 1 if one_of(task, "task", labels.TASKS) == "ordinal" else len(names)
-    fit = tuple(getattr(checked(model), "output_shape", ()))[1:] == (count,)
+    shape = tuple(getattr(checked(model), "output_shape", ()))
+    fit = shape[1:] == (1 if one_of(task, "task", labels.TASKS) == "ordinal" else len(names),)
     if fit:
         set_classes(model, names, task)
     return fit

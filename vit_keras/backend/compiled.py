@@ -90,9 +90,11 @@ def is_outdated(model: keras.Model, step: str) -> bool:
 _STATES = "states of the compiled steps"
 
 
-def forget(model: keras.Model) -> None:
-    """Drop the compiled steps of `fit`, `evaluate` and `predict` of a model of any class."""
-    _set_steps(model, {})
+def forget(model: keras.Model, **others: Any) -> None:
+    """Drop the compiled steps of `fit`, `evaluate` and `predict` of a model of any class, or put others there."""
+    model.train_function, model.test_function, model.predict_function, own = (others.get(step) for step in _STEPS)
+    if openvino.is_active():
+        model.ov_compiled_model = own
 
 
 @contextlib.contextmanager
@@ -104,15 +106,9 @@ def set_aside(model: keras.Model) -> Iterator[None]:
     try:
         yield
     finally:
-        _set_steps(model, steps)
+        forget(model, **steps)
         states.clear()
         states.update(before)
-
-
-def _set_steps(model: keras.Model, steps: dict[str, Any]) -> None:
-    model.train_function, model.test_function, model.predict_function, own = (steps.get(step) for step in _STEPS)
-    if openvino.is_active():
-        model.ov_compiled_model = own
 
 
 def _state(model: keras.Model) -> list[Any]:

@@ -14,7 +14,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 
@@ -22,11 +22,6 @@ from .changes import NUMBER
 from .keras_internals import OWN_POLICY, call_outermost, distribution, is_outermost, thread_state
 
 logger: logging.Logger = logging.getLogger("vit_keras")
-
-if TYPE_CHECKING:
-    _Layer = keras.layers.Layer
-else:
-    _Layer = object
 
 _PACKAGE: str = __name__.partition(".")[0]
 
@@ -39,55 +34,40 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 STOCK = (keras.layers.Conv2D, keras.layers.Dense, keras.layers.LayerNormalization, keras.layers.Reshape)
 """Keras' own layers in a ViT, which rely on nothing but their `call`; a subclass may rely on anything."""
 
-_through_keras: contextvars.ContextVar[bool] = contextvars.ContextVar("vit_keras_through_keras", default=False)
 _is_plain: contextvars.ContextVar[bool | None] = contextvars.ContextVar("vit_keras_is_plain", default=None)
+"""Whether nothing takes part in the calls of all layers here, or `None` if it is asked at each call."""
 
 
 @contextlib.contextmanager
-def through_keras() -> Iterator[None]:
-    """Call every layer through Keras inside the block."""
-    token = _through_keras.set(True)
-    asked_again = _is_plain.set(None)
-    try:
-        yield
-    finally:
-        _is_plain.reset(asked_again)
-        _through_keras.reset(token)
-
-
-@contextlib.contextmanager
-def asked_once() -> Iterator[None]:
-    """Check only once, for all layers inside the block, whether anything takes part in the calls of all layers."""
-    # For each layer, the check takes half as long as PyTorch's own Python code.
-    token = _is_plain.set(None if _PATH is None or _torch.compiler.is_compiling() else _process_is_plain())
+def _assume(is_plain: bool | None) -> Iterator[None]:
+    token = _is_plain.set(is_plain)
     try:
         yield
     finally:
         _is_plain.reset(token)
 
 
-class Direct(_Layer):
-    """A base of layers, before `keras.layers.Layer`: `call` runs alone where nothing else is to be done."""
+def through_keras() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which every layer is called through Keras."""
+    return _assume(False)
 
-    _is_ours = False
-    _reads_training = True  # whether `training=None` means the value of the layer around
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        cls._is_ours = cls.__module__.partition(".")[0] == _PACKAGE  # a user's own class may rely on anything
+def asked_once() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which all layers rely on what takes part in the calls of all layers now."""
+    # For each layer, the check takes half as long as PyTorch's own Python code.
+    unknown = _PATH is None or _torch.compiler.is_compiling()
+    return _assume(None if unknown else _is_plain.get() is not False and _process_is_plain())
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._is_ours and may_skip_keras(self, args, kwargs, self._reads_training):
-            if not self._reads_training:
-                kwargs.pop("training", None)  # as Keras does
-            return self.call(*args, **kwargs)
-        return super().__call__(*args, **kwargs)
+
+def is_ours(cls: type) -> bool:
+    """Return whether a class is this package's: a user's own class may rely on anything."""
+    return cls.__module__.partition(".")[0] == _PACKAGE
 
 
 def call_model(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], by_keras: Callable[..., Any]) -> Any:
     """Call a functional model of one input: without Keras' bookkeeping if no layer is around it."""
-    is_ours = type(model).__module__.partition(".")[0] == _PACKAGE and not kwargs.keys() - {"training"}
-    if is_ours and may_skip_keras(model, args, kwargs, False) and is_outermost(model, args[0]):
+    is_plain = is_ours(type(model)) and not kwargs.keys() - {"training"}
+    if is_plain and may_skip_keras(model, args, kwargs, False) and is_outermost(model, args[0]):
         return call_outermost(model, args[0], kwargs.get("training"))
     return by_keras(*args, **kwargs)
 
@@ -160,7 +140,7 @@ def is_direct(x: Any) -> bool:
     """Return whether operations on a tensor may be PyTorch's own instead of those of `keras.ops`."""
     if _PATH is None or type(x) is not _torch.Tensor or x.is_meta or _torch.compiler.is_compiling():
         return False  # Keras infers shapes with tensors of the device "meta"
-    return enabled and not _through_keras.get()
+    return enabled and _is_plain.get() is not False
 
 
 def give_up(error: Exception) -> None:
@@ -185,7 +165,7 @@ _FORWARD = None if _PATH is None else _PATH[3]
 def _process_is_plain() -> bool:
     """Return whether nothing takes part in the calls of all layers."""
     try:
-        if _through_keras.get() or _path() != _PATH or _torch.nn.modules.module._has_any_global_hook():
+        if _path() != _PATH or _torch.nn.modules.module._has_any_global_hook():
             return False
         profiled = _torch.autograd.profiler._is_profiler_enabled
         return not (profiled or _torch.jit.is_tracing()) and distribution() is None

@@ -187,7 +187,7 @@ def whole_outputs() -> Any:
     return None if current is None else keras.distribution.TensorLayout([], current.device_mesh).backend_layout
 
 
-# --- TensorFlow, PyTorch ----------------------------------------------------------------------------------------
+# --- TensorFlow, others ----------------------------------------------------------------------------------------
 
 
 def _on_tensorflow(how, devices, model_parallel, min_size):
@@ -214,20 +214,12 @@ def _on_tensorflow(how, devices, model_parallel, min_size):
     return strategy
 
 
-def _on_torch(how, devices, model_parallel, min_size):
-    if how is None:
-        return
-    raise NotImplementedError(
-        f"distribute({how!r}): Keras has no keras.distribution for PyTorch before 3.16. Use KERAS_BACKEND=jax, or for "
-        "data parallelism torch's DistributedDataParallel, as docs/scale.md shows."
-    )
-
-
-def _on_openvino(how, devices, model_parallel, min_size):
+def _nowhere(how, devices, model_parallel, min_size):
     if how is not None:
         raise NotImplementedError(
-            f"distribute({how!r}): Keras has nothing for several devices on OpenVINO. Use KERAS_BACKEND=jax."
+            f"distribute({how!r}): Keras has nothing for several devices on {keras.backend.backend()}. Use "
+            "KERAS_BACKEND=jax, or on PyTorch torch's DistributedDataParallel, as docs/scale.md shows."
         )
 
 
-_BACKENDS = {"jax": _on_jax, "openvino": _on_openvino, "tensorflow": _on_tensorflow, "torch": _on_torch}
+_BACKENDS = {"jax": _on_jax, "openvino": _nowhere, "tensorflow": _on_tensorflow, "torch": _nowhere}

@@ -186,17 +186,9 @@ def call_outermost(model: keras.Model, x: Any, training: bool | None) -> Any:
     context.set_value("training", training)
     model.__dict__["_called"] = True
     try:
-        return model.call(x, training=training)
-    except Exception as error:
-        again = functools.wraps(model.call)(functools.partial(_raise, error))
-        described = sys.modules["keras.src.utils.traceback_utils"].inject_argument_info_in_traceback
-        return described(again, f"{type(model).__name__}.call()")(x, training=training)
+        return keras.Operation.__call__(model, x, training=training)  # which describes errors
     finally:
         model._maybe_reset_call_context()
-
-
-def _raise(error: Exception, *_: Any, **__: Any) -> Any:
-    raise error
 
 
 def outside_of_scopes() -> contextlib.AbstractContextManager[Any]:
@@ -216,11 +208,6 @@ def draw_by_torch() -> Iterator[None]:
         yield
     finally:
         random.torch_seed_generator = plain
-
-
-def has_graph(model: keras.Model) -> bool:
-    """Return whether `run_graph` can run a model."""
-    return all(hasattr(model, name) for name in ("_nodes_by_depth", "_outputs_struct"))
 
 
 def run_graph(model: keras.Model, inputs: Any, call_of: Callable[[Any], Callable[..., Any]]) -> Any:

@@ -26,7 +26,6 @@ from .keras_internals import (
     clear_losses,
     compile_metrics,
     concrete,
-    has_graph,
     policy_of,
     run_graph,
     thread_state,
@@ -99,7 +98,7 @@ class FastModel(Guarded, keras.Model):
 
     def _run_through_graph(self, inputs, operation_fn=lambda operation: operation, **kwargs):
         """Need half of the memory for large images, on PyTorch: Keras keeps what each block returned until the end."""
-        if keras.backend.backend() == "torch" and has_graph(self) and not kwargs:
+        if keras.backend.backend() == "torch" and not kwargs:
             compiles = self.compiles_blocks
 
             def call_of(operation):
@@ -253,20 +252,9 @@ def _classes_of(model: keras.Model, loss: Any) -> int | None:
 
 def _outside_of_any_graph(inputs, training) -> bool:
     """Whether these images come from a plain `model(images)` that is worth compiling for."""
-    if thread_state().get("stateless_scope") is not None:  # of other values than the variables'
+    if thread_state().get("stateless_scope") is not None or not concrete(inputs):  # of other values than the variables'
         return False
-    backend = keras.backend.backend()
-    if backend == "tensorflow":
-        import tensorflow as tf
-
-        return tf.executing_eagerly() and isinstance(inputs, (tf.Tensor, np.ndarray))
-    if backend == "jax":
-        import jax.core
-
-        return not training and isinstance(inputs, (jax.Array, np.ndarray)) and not isinstance(inputs, jax.core.Tracer)
-    if backend == "openvino":
-        return not training and concrete(inputs)
-    return concrete(inputs)
+    return sys.modules["tensorflow"].executing_eagerly() if keras.backend.backend() == "tensorflow" else not training
 
 
 _TRACKED = "_tracked_by_vit_keras"

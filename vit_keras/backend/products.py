@@ -97,7 +97,8 @@ def attend(query: Any, key: Any, value: Any) -> Any:
     # (`MOST_SCORE_BYTES`). The scores are then rounded to bfloat16 before the softmax, as on the other backends.
     torch = sys.modules["torch"]
     fused = torch.nn.functional.scaled_dot_product_attention
-    if query.dtype is not torch.bfloat16 or query.device.type != "cpu" or _is_traced(torch) or _is_watched(torch):
+    is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
+    if query.dtype is not torch.bfloat16 or query.device.type != "cpu" or is_traced or _is_watched(torch):
         return fused(query, key, value)
     scores = 2 * query.shape[1] * query.shape[2] * key.shape[2]
     fits = 0 < scores <= MOST_SCORE_BYTES
@@ -194,10 +195,6 @@ def _is_plain_product(torch: Any, x: Any, kernel: Any) -> bool:
 
 def _dtype(x: Any) -> str:
     return str(x.dtype).rpartition(".")[2]
-
-
-def _is_traced(torch: Any) -> bool:
-    return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
 def _are_plain(torch: Any, *tensors: Any) -> bool:

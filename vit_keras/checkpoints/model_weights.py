@@ -16,9 +16,8 @@ import numpy as np
 from .. import anatomy, layers
 from .._internal.warn import warn_caller
 from ..anatomy.around import alone, operations_around
-from ..anatomy.inputs import own_preprocessing
 from ..anatomy.outputs import labels_of
-from ..anatomy.parts import attention_blocks, dense_layers, find_vit, has_attention, learner, quantization
+from ..anatomy.parts import attention_blocks, dense_layers, find_vit, has_attention, keeper, learner, quantization
 from ..anatomy.settings import read_config
 from ..backend.keras_internals import full_kernel
 from ..config import ViTConfig
@@ -69,7 +68,7 @@ class ModelWeights(Mapping[str, Any]):
         }
         config = getattr(found, "config", None) or read_config(vit, _infer_plain_config(vit, self.shapes))
         self.architecture: dict[str, Any] = dataclasses.asdict(config)
-        self.preprocessing: Preprocessing = own_preprocessing(vit)
+        self.preprocessing: Preprocessing = keeper(vit).preprocessing
         self.task, self.labels = anatomy.task(vit), labels_of(vit)
         self.origin: str | None = getattr(found, "origin", None)
         self.published: None = None

@@ -11,8 +11,8 @@ import keras
 from .. import anatomy
 from .._internal.warn import warn_caller
 from ..anatomy.around import alone
-from ..anatomy.inputs import remember_preprocessing
 from ..anatomy.outputs import labels_of, set_classes
+from ..anatomy.parts import keeper
 from .architecture import has_map_prefix
 from .families.rules import NUMERICS
 from .model_weights import ModelWeights, canonical_variables
@@ -37,7 +37,7 @@ def take_settings(
         height, width, channels = vit.input_shape[1:]
         stated = source.preprocessing.for_channels(channels)
         size = (height, width) if None not in (height, width) else stated.image_size or native or source.image_size
-        remember_preprocessing(vit, stated.replace(image_size=size))
+        keeper(vit).preprocessing = stated.replace(image_size=size)
     has_head = any(name.startswith("head/") for name in canonical_variables(vit))
     if not has_head or any(name.startswith("head/") for name in fresh) or not (is_new or "task" in source.stated):
         return

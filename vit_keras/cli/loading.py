@@ -128,7 +128,7 @@ def images_of(images: Sequence[str], errors: Literal["skip", "raise"] = "skip") 
         ValueError: An image is damaged and `errors` is `"raise"`, or all are.
     """
     from ..preprocess.images import read
-    from ..training.data.decoding import report_damaged
+    from ..training.data.folder import report_unread
 
     damaged: list[tuple[str, str]] = []
     for number, name in enumerate(images):
@@ -140,4 +140,4 @@ def images_of(images: Sequence[str], errors: Literal["skip", "raise"] = "skip") 
                 break
             continue
         yield number, name, pixels
-    report_damaged(damaged, len(images), errors)
+    report_unread((), damaged, len(images), errors)

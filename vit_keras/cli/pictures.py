@@ -68,7 +68,9 @@ def attention(
     if of_class:
         warn_of_embedding(model)
     chosen = int(class_numbers(target or "predicted", 1, anatomy.class_names(model))[0])
-    if chosen >= model.output_shape[-1]:
+    if chosen >= 0 and (lack := why_not_classifier(model)):
+        raise ValueError(f"The model {model.name!r} has no classes to choose from: {lack}.")
+    if chosen >= 0 and chosen >= model.output_shape[-1]:
         raise ValueError(f"The model has the classes 0 to {model.output_shape[-1] - 1}. Received: {target}")
     drawn: list[tuple[Any, dict[str, Any], str]] = []
     for number, name, pixels in images_of(files, errors):

@@ -12,7 +12,7 @@ import numpy as np
 from .._internal.fields import FieldsDoc
 from ..backend import changes, ops
 from ..backend.backward import in_one_pass, layer_norm
-from ..backend.direct import Direct, may_skip_keras
+from ..backend.direct import is_ours, may_skip_keras
 from ..backend.keras_internals import add_seed_generator, flat_layers, full_kernel, kernel_of
 from ..config import ViTConfig
 
@@ -40,7 +40,7 @@ else:
     _Declared = keras.layers.Layer
 
 
-class Layer(Direct, _Declared):
+class Layer(_Declared):
     """A layer whose annotated class attributes, its fields, are its arguments, configuration and documentation.
 
     As in Flax and Equinox, `num_heads: int` declares a required argument, and `dropout: float = 0.0` one with a
@@ -58,10 +58,13 @@ class Layer(Direct, _Declared):
     """The arguments by name, in the order in which they may be passed."""
 
     _arguments: ClassVar[inspect.Signature]  # the fields, and what Keras' own layers take
+
+    _is_ours: ClassVar[bool] = True
     _reads_training: ClassVar[bool] = False  # whether `training=None` means the value of the layer around
 
     def __init_subclass__(cls, kw_only: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        cls._is_ours = is_ours(cls)
         cls._reads_training = vars(cls).get("reads_training", "training" in inspect.signature(cls.call).parameters)
         has_fields = "__init__" not in vars(cls)
         inherited = {k: v for base in reversed(cls.__bases__) for k, v in getattr(base, "fields", {}).items()}
@@ -88,6 +91,13 @@ class Layer(Direct, _Declared):
 
     def setup(self) -> None:
         """Check the fields, and make the layers inside."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._is_ours and may_skip_keras(self, args, kwargs, self._reads_training):
+            if not self._reads_training:
+                kwargs.pop("training", None)  # as Keras does
+            return self.call(*args, **kwargs)
+        return super().__call__(*args, **kwargs)
 
     def part(self, kind: Any, name: str | None, shape: Any = None, **others: Any) -> Any:
         """Return a layer, built for an input shape if given, with this one's dtype policy and the fields of both."""

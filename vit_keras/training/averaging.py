@@ -12,7 +12,7 @@ import numpy as np
 from .. import anatomy
 from ..anatomy.outputs import output_names
 from ..anatomy.parts import find_vit, has_vit, quantization
-from ..opening import open_model
+from ..opening import as_model
 
 __all__ = ["average"]
 
@@ -53,7 +53,8 @@ def average(models: Iterable[keras.Model | str | os.PathLike[str]]) -> keras.Mod
         raise ValueError("There are no models. Pass a list of models or of files.")
     origins = set()
     for number, given in enumerate(models):
-        model, name = _opened(given, number)
+        model = as_model(given)
+        name = f"model {number}, {model.name!r}" if isinstance(given, keras.Model) else os.fspath(given)
         _check(model, name)
         facts = _facts(model)
         origins.add(getattr(find_vit(model), "origin", None) if has_vit(model) else None)
@@ -73,15 +74,6 @@ def average(models: Iterable[keras.Model | str | os.PathLike[str]]) -> keras.Mod
     for weight, total in zip(result.weights, totals):
         weight.assign(total if "float" in keras.backend.standardize_dtype(weight.dtype) else np.rint(total))
     return result
-
-
-def _opened(given: Any, number: int) -> tuple[keras.Model, str]:
-    """Return a model, and its name for errors."""
-    if isinstance(given, keras.Model):
-        return given, f"model {number}, {given.name!r}"
-    if isinstance(given, (str, os.PathLike)):
-        return open_model(given), os.fspath(given)
-    raise TypeError(f"models must be Keras models or files. Received: {given!r:.100}")
 
 
 def _facts(model: keras.Model) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from .._internal.validate import is_number, one_of
 from ..anatomy import task
 from ..anatomy.dry_run import ending
 from ..anatomy.inputs import front, preprocessing_of
-from ..anatomy.parts import has_vit
+from ..anatomy.parts import checked, has_vit
 from ..backend import replicas
 from ..backend.guarded import CheckedModel
 from ..backend.keras_internals import policy_of
@@ -160,10 +160,8 @@ def _check_labels(labels) -> None:
 
 
 def _check_fit(student, teacher) -> None:
-    for role, model in (("student", student), ("teacher", teacher)):
-        if not isinstance(model, keras.Model):
-            raise TypeError(f"The {role} must be a Keras model. Received: {type(model).__name__}")
-    shape = getattr(student, "output_shape", None)
+    checked(teacher)
+    shape = getattr(checked(student), "output_shape", None)
     classes = isinstance(shape, tuple) and len(shape) == 2 and shape[1] != 1 and task(student) == "single"
     if not classes or not _softmax_or_logits(student):
         raise ValueError(

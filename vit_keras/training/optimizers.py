@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 from keras import ops
 
-from .._internal.validate import is_number, one_of
+from .._internal.validate import is_number
 from .._internal.warn import warn_caller
 from ..backend import replicas, updates
 from ..backend.guarded import have_values
@@ -84,10 +84,6 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     steps: int | None = None
 
     def __post_init__(self) -> None:
-        one_of(self.decay, "decay", DECAYS)
-        for name in ("warmup", "final"):
-            if not (is_number(value := getattr(self, name)) and 0 <= value <= 1):
-                raise ValueError(f"{name} must be a fraction from 0 to 1. Received: {value!r}")
         if self.steps is not None and not (is_number(self.steps) and self.steps >= 1):
             raise ValueError(f"steps must be a positive integer. Received: {self.steps!r}")
 

@@ -157,6 +157,7 @@ def test_resizing_is_written_without_a_warning_about_float64(tmp_path):
     vit_keras.export(tiny(), tmp_path / "a.onnx", check=None)  # a warning is an error here
 
 
+@pytest.mark.few_cases(4)
 @pytest.mark.parametrize("method", METHODS)
 def test_positions_of_any_size_are_resized_inside(tmp_path, method):
     model = tiny(image_size=None, position_grid=(2, 3), position_resize=method)

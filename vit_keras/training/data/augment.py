@@ -29,8 +29,7 @@ class Augmentation:
 
     Args:
         crop: Smallest fraction of an image's area that a random crop may have; the largest is 1. The crop is resized
-            to the target size. `None`: no crop.
-        aspect: Range of the crop's width / height, sampled uniformly on a logarithmic scale.
+            to the target size. Its width / height is from 3/4 to 4/3. `None`: no crop.
         flip: Whether images are mirrored left to right with a probability of one half. Not for text or digits.
         three_augment: DeiT-III's 3-Augment: each image becomes gray, solarized or blurred (arXiv 2204.07118).
         color_jitter: Brightness, contrast and saturation change by up to this factor (`RandomColorJitter` of
@@ -52,7 +51,6 @@ class Augmentation:
     """
 
     crop: float | None = 0.5
-    aspect: tuple[float, float] = (3 / 4, 4 / 3)
     flip: bool = True
     three_augment: bool = False
     color_jitter: float | None = None
@@ -65,23 +63,19 @@ class Augmentation:
         for name, value in python_numbers(vars(self)).items():
             object.__setattr__(self, name, value)
         check_switches(self)
-        object.__setattr__(self, "aspect", _numbers(self.aspect, "aspect"))
-        if not 0 < self.aspect[0] <= self.aspect[1]:
-            raise ValueError(
-                f"aspect must be (smallest, largest) width / height, both positive. Received: {self.aspect}"
-            )
         for name, largest in (("crop", 1), ("color_jitter", 1), ("random_erasing", 1), ("mixup", 1e6), ("cutmix", 1e6)):
             value = getattr(self, name)
             if value is not None and not (is_number(value) and 0 < value <= largest):
                 raise ValueError(f"{name} must be None or a number above 0, at most {largest:g}. Received: {value!r}")
         if self.rand_augment is not None:
-            layers, magnitude = _numbers(self.rand_augment, "rand_augment")
-            if layers != int(layers) or layers < 1 or not 0 <= magnitude <= 10:
+            pair: list[Any] = [*self.rand_augment] if isinstance(self.rand_augment, Sequence) else []
+            numbers = len(pair) == 2 and all(map(is_number, pair))
+            if not (numbers and pair[0] >= 1 and pair[0] % 1 == 0 and 0 <= pair[1] <= 10):
                 raise ValueError(
                     "rand_augment must be (layers, magnitude from 0 to 10), such as (2, 9). "
                     f"Received: {self.rand_augment!r}"
                 )
-            object.__setattr__(self, "rand_augment", (int(layers), magnitude))
+            object.__setattr__(self, "rand_augment", (int(pair[0]), float(pair[1])))
 
     @property
     def mixes(self) -> bool:
@@ -102,11 +96,12 @@ class Augmentation:
             image = _three_augment(image, rng)
         return np.asarray(image).reshape(*size, channels)
 
+    @staticmethod
     def _window(
-        self, smallest: float, height: int, width: int, rng: np.random.Generator
+        smallest: float, height: int, width: int, rng: np.random.Generator
     ) -> tuple[float, float, float, float]:
         """Return (left, top, right, bottom) of a random crop; after ten failed draws, of the largest centered one."""
-        narrow, wide = self.aspect
+        narrow, wide = 3 / 4, 4 / 3
         for _ in range(10):
             area = rng.uniform(smallest, 1) * height * width
             aspect = math.exp(rng.uniform(math.log(narrow), math.log(wide)))
@@ -179,12 +174,6 @@ class Augmentation:
         """
         check_fields(Augmentation, changes)
         return dataclasses.replace(self, **changes)
-
-
-def _numbers(pair: Any, name: str) -> tuple[float, float]:
-    if not isinstance(pair, Sequence) or len(pair) != 2 or not all(map(is_number, pair)):
-        raise ValueError(f"{name} must be a pair of numbers. Received: {pair!r}")
-    return float(pair[0]), float(pair[1])
 
 
 def _three_augment(image: Image.Image, rng: np.random.Generator) -> Image.Image:

@@ -7,19 +7,19 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import keras
 import numpy as np
 
-from ..._internal.validate import Share, is_number, one_of, positive_integer, size_pair
+from ..._internal.validate import Share, one_of, positive_integer, size_pair
 from ..._internal.warn import warn_caller
 from ...anatomy.inputs import batch_preprocessing_of
 from ...preprocess import GOOGLE, Preprocessing
 from ..checks import class_weights
 from .augment import Augmentation
-from .decoding import DecodedImages, Decoder, decode_images, report_damaged, size_of
-from .folder import Labeled, read_folder, split
+from .decoding import DecodedImages, Decoder, decode_images
+from .folder import Labeled, check_share, read_folder, report_unread, split
 from .read_ahead import ReadAhead, SetEpoch
 
 __all__ = ["ImageFolder", "SetEpoch", "image_folder", "preprocessing_for"]
@@ -142,7 +142,7 @@ def datasets_of(data: Labeled, parts: Sequence[np.ndarray] | None, how: DatasetO
         files, decoder = [data.paths[row] for row in rows], Decoder(preprocessing, roomy)
         decoded[roomy] = rows, decode_images(files, decoder, how.cache, how.workers, how.progress)
         failures |= decoded[roomy][1].failures
-    report_damaged([*failures.items()], len(data.paths) - len(data.missing), how.errors)
+    report_unread((), [*failures.items()], len(data.paths) - len(data.missing), how.errors)
     datasets = []
     for part, applied, shuffled in roles:
         rows, images = decoded[_needs_room(applied)]
@@ -221,7 +221,7 @@ class ImageFolder(keras.utils.PyDataset):
     @property
     def image_size(self) -> tuple[int, int]:
         """`(height, width)` of the inputs."""
-        return size_of(self.preprocessing)
+        return cast("tuple[int, int]", self.preprocessing.image_size)
 
     @property
     def counts(self) -> np.ndarray | None:
@@ -301,14 +301,6 @@ class ImageFolder(keras.utils.PyDataset):
         inputs -= (self.preprocessing.mean / std).astype("float32")
         return inputs
 
-    def pixels(self, index: int) -> np.ndarray:
-        """Return image `index`, of `paths[index]`, in 8 bits, as the model sees it in evaluation.
-
-        Returns:
-            uint8 `(height, width, channels)`.
-        """
-        return self._images.plain(range(len(self.paths))[index])
-
     def arrays(self, chosen: Sequence[int] | np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Return images, without augmentation, and their labels.
 
@@ -319,17 +311,8 @@ class ImageFolder(keras.utils.PyDataset):
             The model's inputs, float32 `(n, height, width, channels)`, and the labels in the form of the batches'.
         """
         chosen = range(len(self.paths)) if chosen is None else chosen
-        inputs, labels = np.stack([self._normalize(self.pixels(i)) for i in chosen]), self.labels[list(chosen)]
+        inputs, labels = np.stack([self._normalize(self._images.plain(i)) for i in chosen]), self.labels[list(chosen)]
         return inputs, np.eye(len(self.class_names), dtype="float32")[labels] if self.one_hot else labels
-
-
-def check_share(validation_split: Any) -> None:
-    """Raise a `ValueError` for a share that is not a fraction."""
-    if validation_split is not None and not (is_number(validation_split) and 0 < validation_split < 1):
-        raise ValueError(
-            "The share to hold out (validation_split=, --held-out) must be a fraction between 0 and 1. Received: "
-            f"{validation_split!r}"
-        )
 
 
 def preprocessing_for(model: keras.Model | None, preprocessing: Preprocessing | None, image_size: Any) -> Preprocessing:

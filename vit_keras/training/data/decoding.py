@@ -11,10 +11,10 @@ import math
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from PIL import Image
@@ -26,9 +26,8 @@ from ..._internal.warn import warn_caller
 from ...preprocess import Preprocessing
 from ...preprocess.images import check_readable, decode, read
 from ...preprocess.pixels import gray_levels
-from .folder import first_few
 
-__all__ = ["report_damaged"]
+__all__: list[str] = []
 
 _ROOM = 1.25  # the shortest side of an image kept for random crops, relative to the model's input
 _BLOCK = 256  # images decoded between two updates of the progress bar
@@ -46,7 +45,7 @@ class Decoder:
     def __post_init__(self) -> None:
         check_readable(self.preprocessing.channels)
         self.preprocessing = self.preprocessing.replace(mean=0.0, std=1 / 255)  # pixels stay as they are
-        self.size: tuple[int, int] = size_of(self.preprocessing)
+        self.size: tuple[int, int] = cast("tuple[int, int]", self.preprocessing.image_size)
         self.shortest: int = math.ceil(_ROOM * max(self.size))
 
     def __call__(self, path: Any) -> np.ndarray:
@@ -79,16 +78,6 @@ class Decoder:
 
     def key(self) -> str:
         return json.dumps([_FORMAT, self.roomy, self.size, self.preprocessing.to_dict()])
-
-
-def size_of(preprocessing: Preprocessing) -> tuple[int, int]:
-    """Return the size, `(height, width)`, that a preprocessing brings images to; raise an error if it has none."""
-    if preprocessing.image_size is None:
-        raise ValueError(
-            "Images for training need one size, and the preprocessing has none. Pass "
-            "preprocessing.replace(image_size=…), such as 224."
-        )
-    return preprocessing.image_size
 
 
 @dataclasses.dataclass
@@ -202,17 +191,3 @@ def _decode_all(
     if file is not None:
         file.flush()
     return shapes, failures
-
-
-def report_damaged(failures: Sequence[tuple[Path | str, str]], total: int, errors: str) -> None:
-    """Raise an error for damaged images, or warn that they are left out; `total` counts these and the others."""
-    if failures and (errors == "raise" or len(failures) == total):
-        (path, text), others = failures[0], len(failures) - 1
-        text = text if str(path) in text else f"{path}: {text}"
-        more = f" There {'is 1' if others == 1 else f'are {others:,}'} more." if others else ""
-        skip = 'errors="skip" (--errors skip) leaves damaged images out.'
-        raise ValueError(f"{text.rstrip('.')}.{more} {skip if errors == 'raise' else 'No other image is left.'}")
-    if failures:
-        names = first_few([str(path) for path, _ in failures])
-        plural = "images are" if len(failures) > 1 else "image is"
-        warn_caller(f"{len(failures):,} damaged {plural} left out: {names}.")

@@ -25,9 +25,6 @@ class Duplicates:
     distances: np.ndarray
     threshold: float
 
-    def __len__(self) -> int:
-        return len(self.train)
-
 
 def near_duplicates(train: Any, held_out: Any, *, threshold: float | None = None) -> Duplicates:
     """Find held-out images that are nearly the same as an image to learn from.

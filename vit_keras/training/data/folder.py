@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..._internal.validate import expanded, path_text
+from ..._internal.validate import expanded, is_number, path_text
 from ..._internal.warn import warn_caller
 
 __all__ = ["EXTENSIONS", "Labeled", "images_in"]
@@ -31,16 +31,8 @@ class Labeled:
     assumed: str = ""
 
     def check_missing(self, errors: str) -> None:
-        """Raise a `ValueError` that names the files that are not there, or warn of them if `errors` is `"skip"`."""
-        if not self.missing:
-            return
-        count, names = len(self.missing), first_few([self.ids[row] for row in sorted(self.missing)])
-        said = f"{count:,} {'images are' if count > 1 else 'image is'} not in {self.root}"
-        if count == len(self.paths):
-            raise ValueError(f"{said}: {names}. Pass images_dir= (--images-dir), the folder of the table's images.")
-        if errors == "raise":
-            raise ValueError(f'{said}: {names}. errors="skip" (--errors skip) leaves missing images out.')
-        warn_caller(f"{said}, and left out: {names}.")
+        """Raise an error for files that are not there, or warn of them if `errors` is `"skip"`."""
+        report_unread([self.ids[row] for row in sorted(self.missing)], (), len(self.paths), errors)
 
     @property
     def words(self) -> str:
@@ -52,6 +44,27 @@ class Labeled:
             "regression": f"{count:,} numbers" if count > 1 else "one number",
             "ordinal": f"{count:,} levels",
         }[self.task]
+
+
+def report_unread(
+    missing: Sequence[str],
+    damaged: Sequence[tuple[str | os.PathLike[str], str]],
+    total: int,
+    errors: str,
+    skipped: str = "are left out",
+) -> None:
+    """Raise a `ValueError` for images that are missing or damaged, or warn of them; `total` counts all images."""
+    if not missing and not damaged:
+        return
+    found = {"missing": [*missing], "damaged": [os.fspath(path) for path, _ in damaged]}
+    text = "; ".join(f"{len(names):,} {kind}: {first_few(names)}" for kind, names in found.items() if names)
+    hint = " Pass images_dir= (--images-dir), the folder of the images." if missing else ""
+    hint += "".join(f" {why.rstrip('.')}." for _, why in damaged[:1])
+    if len(missing) + len(damaged) >= total:
+        raise ValueError(f"No image can be read: {text}.{hint}")
+    if errors == "raise":
+        raise ValueError(f'Images cannot be read: {text}.{hint} With errors="skip" (--errors skip) they {skipped}.')
+    warn_caller(f"Images {skipped}: {text}.")
 
 
 def folder_of(table: Any, images: str | os.PathLike[str] | None) -> Path:
@@ -144,6 +157,15 @@ def images_in(folder: Path) -> list[Path]:
 def is_hidden(folder: str) -> bool:
     """Return whether a folder of this name, such as `.state` or `__pycache__`, is not a class."""
     return folder.startswith((".", "__"))
+
+
+def check_share(share: Any, most: float = 1.0) -> None:
+    """Raise a `ValueError` for a share of the images to hold out that is not a fraction, or above the largest."""
+    if share is not None and not (is_number(share) and 0 < share <= most and share < 1):
+        largest = "below 1" if most == 1 else f"at most {most} of a table"
+        raise ValueError(
+            f"The share to hold out (validation_split=, --held-out) must be above 0 and {largest}. Received: {share!r}"
+        )
 
 
 def split(labels: np.ndarray, share: float, seed: int) -> list[np.ndarray]:

@@ -11,7 +11,7 @@ import numpy as np
 from ..._internal.imports import extra
 from ..._internal.validate import positive_integer
 from ..._internal.warn import warn_caller
-from .folder import Labeled, first_few
+from .folder import Labeled, check_share, first_few
 
 __all__ = ["check_fold_column", "fold_numbers", "hold_out"]
 
@@ -47,11 +47,7 @@ def fold_numbers(data: Labeled, folds: int, seed: int) -> np.ndarray:
 
 def hold_out(data: Labeled, share: float, seed: int) -> list[np.ndarray]:
     """Return the numbers of the images for training and for validation, which is the first of about 1/share folds."""
-    if not 0 < share <= 0.5:
-        raise ValueError(
-            f"The share to hold out of a table (validation_split=, --held-out) must be above 0 and at most 0.5. "
-            f"Received: {share!r}"
-        )
+    check_share(share, 0.5)
     held_out = fold_numbers(data, round(1 / share), seed) == 0
     return [np.flatnonzero(~held_out), np.flatnonzero(held_out)]
 

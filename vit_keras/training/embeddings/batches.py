@@ -17,8 +17,7 @@ from ..._internal.validate import expanded, positive_integer, received
 from ...anatomy.inputs import front, image_shape
 from ...anatomy.parts import find_vit
 from ...preprocess import Preprocessing
-from ..data.decoding import report_damaged
-from ..data.folder import images_in
+from ..data.folder import images_in, report_unread
 from ..data.table import is_table
 
 __all__: list[str] = []
@@ -167,7 +166,7 @@ def run_over(
             yield batch._replace(images=rows)
             advance(len(rows))
             done += len(rows)
-    report_damaged(sorted(damaged), done + len(damaged), errors)
+    report_unread((), sorted(damaged), done + len(damaged), errors)
     if not done:
         raise ValueError("There are no images.")
 

@@ -45,10 +45,6 @@ class Probe:
         """Return the classes of features `(n, features)`, int `(n,)`."""
         return self.logits(features).argmax(axis=-1)
 
-    def accuracy(self, features: np.ndarray, labels: Any) -> float:
-        """Return the share of features `(n, features)` whose class is their label, `(n,)` or one-hot."""
-        return float(np.mean(self.predict(features) == label_numbers(labels, len(features))))
-
     def apply_to(self, model: keras.Model, scale: float = 1.0) -> None:
         """Put the probe into a model's head. The model then predicts as the probe does.
 

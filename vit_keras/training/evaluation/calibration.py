@@ -158,10 +158,8 @@ def _heads(model: keras.Model) -> list[keras.layers.Dense]:
         raise ValueError(f"Only a classifier can be calibrated. {model.name!r} is not one: {lack}.")
     anatomy.probabilities(model, np.zeros((1, model.output_shape[-1])))  # raises where there are none
     end = ending(model)
-    found, others = (
-        end.heads,
-        [layer for layer in (*end.heads, *end.behind) if not isinstance(layer, keras.layers.Dense)],
-    )
+    found = end.heads
+    others = [layer for layer in (*found, *end.behind) if not isinstance(layer, keras.layers.Dense)]
     if others or not found or end.kind not in ("logits", "probabilities"):
         comes = f"comes from {type(others[0]).__name__}" if others else "is neither logits nor probabilities of one"
         raise ValueError(

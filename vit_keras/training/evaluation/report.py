@@ -236,7 +236,7 @@ def _mistakes(evaluation: Any, images: Mapping[int, tuple[np.ndarray, np.ndarray
 
 
 def _card(evaluation: Any, number: int, image: np.ndarray, overlay: np.ndarray | None) -> str:
-    true, said = evaluation.caption(number)
+    true, said = evaluation.row.caption(evaluation, number)
     images = [(image, f"An image that is {true}")]
     if overlay is not None:
         images.append((overlay, f"The same image, with the map of what supports {said}"))

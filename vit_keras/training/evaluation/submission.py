@@ -18,13 +18,12 @@ from ..._internal.finite import check_outputs
 from ..._internal.imports import INSTALL, extra
 from ..._internal.progress import progress_bar
 from ..._internal.validate import expanded, one_of, positive_integer
-from ..._internal.warn import warn_caller
 from ...anatomy.outputs import NUMBERS, output_kind, sigmoid, softmax
 from ...opening import as_model
 from ..data.columns import VALUES, Meaning, check_spelling, columns_of, meaning_of
 from ..data.dataset import preprocessing_for
 from ..data.decoding import decode_images
-from ..data.folder import first_few, folder_of
+from ..data.folder import first_few, folder_of, report_unread
 from ..data.table import find_images, read_columns, whole_columns
 from ..embeddings.batches import run_filled, slices
 from .views import SeveralViews
@@ -118,7 +117,7 @@ def predict_table(
     title, ids, names = _ids_and_names(table, wanted, image_column)
     paths, missing = find_images(names, folder_of(table, images_dir))
     if missing and errors == "raise":
-        _report_failures([paths[n] for n in sorted(missing)], paths, errors)
+        report_unread([str(paths[n]) for n in sorted(missing)], (), len(paths), errors, _SKIPPED)
     views = tta if isinstance(tta, str) else tuple(tta)
     how = (wanted, values, separator)
 
@@ -140,6 +139,7 @@ def predict_table(
     return found
 
 
+_SKIPPED = "get the mean prediction of all others"
 _WRITERS = {
     ".csv": lambda table, path: table.to_csv(path, index=False),
     ".tsv": lambda table, path: table.to_csv(path, index=False, sep="\t"),
@@ -207,7 +207,9 @@ def _predict(
         images = decoded[views.key()]
         if images.failures.keys() - failed.keys():
             failed |= images.failures
-            _report_failures([*failed], paths, errors)
+            lost = [str(path) for path in failed if not path.is_file()]
+            damaged = [(path, why) for path, why in failed.items() if path.is_file()]
+            report_unread(lost, damaged, len({*paths}), errors, _SKIPPED)
         rows = np.flatnonzero([path not in images.failures for path in paths])
         with progress_bar(f"model {number} of {len(models)}", len(rows), show=progress) as advance:
             for part in slices(len(rows), batch_size):
@@ -234,19 +236,3 @@ def _scores(model: keras.Model, outputs: np.ndarray, average: str) -> np.ndarray
         return np.asarray(outputs, "float64")
     known = np.clip(predictions, 1e-7, 1 - 1e-7)
     return np.log(known) - (np.log1p(-known) if task == "multi" else 0)
-
-
-def _report_failures(failures: list[Path], paths: list[Path], errors: str) -> None:
-    """Raise a `ValueError` that names the images that are missing or damaged, or warn of them."""
-    if not failures:
-        return
-    missing, damaged = ([str(path) for path in failures if path.is_file() == there] for there in (False, True))
-    kinds = ((missing, "missing"), (damaged, "damaged"))
-    text = "; ".join(f"{len(found):,} {kind}: {first_few(found)}" for found, kind in kinds if found)
-    if len(failures) == len({*paths}):
-        hint = " Pass images_dir= (--images-dir), the folder of the images." if missing else ""
-        raise ValueError(f"No image can be read; {text}.{hint}")
-    if errors == "raise":
-        hint = 'errors="skip" (--errors skip) gives these rows the mean of all others.'
-        raise ValueError(f"Images cannot be read; {text}. {hint}")
-    warn_caller(f"Images cannot be read; {text}. Their predictions are the mean of all others.")

@@ -147,10 +147,6 @@ class Evaluation:
         wrong.sort(key=lambda pair: -self.confusion[pair])
         return [(self.class_names[i], self.class_names[j], int(self.confusion[i, j])) for i, j in wrong]
 
-    def caption(self, place: int) -> tuple[str, str]:
-        """Return the truth of an image, and what was predicted, in words."""
-        return self.row.caption(self, place)
-
     # --- in words -----------------------------------------------------------------------------------------------------
 
     @property

@@ -22,17 +22,17 @@ from ..._internal import validate
 from ..._internal.atomic import check_writable
 from ..._internal.imports import INSTALL
 from ..._internal.validate import Share, expanded, one_of, positive_integer
-from ...anatomy.inputs import native_size, own_preprocessing
+from ...anatomy.inputs import native_size
 from ...anatomy.outputs import NUMBERS
-from ...anatomy.parts import find_vit
+from ...anatomy.parts import find_vit, keeper
 from ...backend import openvino
 from ...checkpoints.model_weights import ModelWeights
 from ...config import ViTConfig
 from ...opening import from_checkpoint, open_model, resize
 from .. import metrics
 from ..data.augment import Augmentation
-from ..data.dataset import DatasetOptions, check_share, datasets_of
-from ..data.folder import Labeled, is_hidden, split
+from ..data.dataset import DatasetOptions, datasets_of
+from ..data.folder import Labeled, check_share, is_hidden, split
 from ..data.splits import check_fold_column, fold_numbers, hold_out
 from ..data.table import Columns, column_numbers, is_table, read_columns, read_images
 from ..recipes import PLAIN, Recipe
@@ -213,7 +213,7 @@ def finetune(
         how = how.for_model(given, data.task, steps)
         reading = DatasetOptions(
             image_size=_size(image_size, find_vit(given), data.paths),
-            preprocessing=own_preprocessing(find_vit(given)),
+            preprocessing=keeper(find_vit(given)).preprocessing,
             batch_size=size,
             seed=seed,
             augmentation=how.augmentation,

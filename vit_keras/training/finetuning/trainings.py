@@ -9,7 +9,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -43,22 +43,16 @@ Pair = tuple[ImageFolder, ImageFolder]
 @contextmanager
 def noted_warnings(notes: list[str]) -> Iterator[None]:
     """Add the texts of all warnings to a list, for the report; the warnings are shown all the same."""
+    caught: list[warnings.WarningMessage] = []
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             yield
-    except BaseException:
-        with suppress(Warning):  # where warnings are errors, none replaces this one
-            _note(caught, notes)
-        raise
-    _note(caught, notes)
-
-
-def _note(caught: list[warnings.WarningMessage], notes: list[str]) -> None:
-    texts = [str(warning.message) for warning in caught if warning.category is UserWarning]
-    notes += [text for text in dict.fromkeys(texts) if text not in notes]
-    for warning in caught:
-        warn_caller(str(warning.message), warning.category)
+    finally:
+        texts = [str(each.message) for each in caught if each.category is UserWarning]
+        notes += [text for text in dict.fromkeys(texts) if text not in notes]
+        for each in caught:
+            warn_caller(str(each.message), each.category)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
