@@ -170,7 +170,7 @@ def wrap(case):
 
 
 def patch_a_call(case):
-    layer, scale = case.pick(layers._base.Layer), case.rng.uniform(0.5, 1.5)
+    layer, scale = case.pick(direct.Direct), case.rng.uniform(0.5, 1.5)
     call = layer.call
 
     def patched(*args, **kwargs):
@@ -182,7 +182,7 @@ def patch_a_call(case):
 
 
 def patch_the_call_of_a_class(case):
-    cls = type(case.pick(layers._base.Layer))
+    cls = type(case.pick(direct.Direct))
     call = cls.call
 
     def patched(self, *args, **kwargs):
@@ -206,7 +206,7 @@ def patch_keras(case):
 
 
 def patch_forward(case):
-    layer = case.pick(layers._base.Layer)
+    layer = case.pick(direct.Direct)
     forward = layer.forward
     layer.forward = lambda *args, **kwargs: case.seen.append(layer.name) or forward(*args, **kwargs)
 
@@ -255,7 +255,7 @@ def rate(case):
 
 
 def regularize(case):
-    case.pick(layers._base.Layer, keras.layers.Dense).activity_regularizer = keras.regularizers.L2(0.1)
+    case.pick(direct.Direct, keras.layers.Dense).activity_regularizer = keras.regularizers.L2(0.1)
 
 
 def regularize_a_weight(case):
@@ -264,7 +264,7 @@ def regularize_a_weight(case):
 
 
 def hook(case):
-    layer = case.pick(layers._base.Layer, keras.layers.Dense)
+    layer = case.pick(direct.Direct, keras.layers.Dense)
 
     def change(_, inputs, outputs=None):
         case.seen.append(layer.name)

@@ -14,7 +14,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 
@@ -22,6 +22,11 @@ from .changes import NUMBER
 from .keras_internals import OWN_POLICY, call_outermost, distribution, is_outermost, thread_state
 
 logger: logging.Logger = logging.getLogger("vit_keras")
+
+if TYPE_CHECKING:
+    _Layer = keras.layers.Layer
+else:
+    _Layer = object
 
 _PACKAGE: str = __name__.partition(".")[0]
 
@@ -59,14 +64,42 @@ def asked_once() -> contextlib.AbstractContextManager[None]:
     return _assume(None if unknown else _is_plain.get() is not False and _process_is_plain())
 
 
-def is_ours(cls: type) -> bool:
-    """Return whether a class is this package's: a user's own class may rely on anything."""
-    return cls.__module__.partition(".")[0] == _PACKAGE
+def _is_ours(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] == _PACKAGE  # a user's own class may rely on anything
+
+
+class Direct(_Layer):
+    """A base of layers, before `keras.layers.Layer`: `call` runs alone where nothing else is to be done."""
+
+    _is_ours = False
+    _reads_training = True  # whether `training=None` means the value of the layer around
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._is_ours = _is_ours(cls)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._is_ours and may_skip_keras(self, args, kwargs, self._reads_training):
+            if not self._reads_training:
+                kwargs.pop("training", None)  # as Keras does
+            return self.call(*args, **kwargs)
+        return super().__call__(*args, **kwargs)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        own = self.__dict__
+        if name in own.get("_modules", ()):  # PyTorch looks there last, which takes a microsecond
+            own[name] = own["_modules"][name]
+
+    def __delattr__(self, name: str) -> None:
+        if name in self.__dict__.get("_modules", ()):
+            self.__dict__.pop(name, None)
+        super().__delattr__(name)
 
 
 def call_model(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], by_keras: Callable[..., Any]) -> Any:
     """Call a functional model of one input: without Keras' bookkeeping if no layer is around it."""
-    is_plain = is_ours(type(model)) and not kwargs.keys() - {"training"}
+    is_plain = _is_ours(type(model)) and not kwargs.keys() - {"training"}
     if is_plain and may_skip_keras(model, args, kwargs, False) and is_outermost(model, args[0]):
         return call_outermost(model, args[0], kwargs.get("training"))
     return by_keras(*args, **kwargs)

@@ -12,7 +12,7 @@ import numpy as np
 from .._internal.fields import FieldsDoc
 from ..backend import changes, ops
 from ..backend.backward import in_one_pass, layer_norm
-from ..backend.direct import is_ours, may_skip_keras
+from ..backend.direct import Direct, may_skip_keras
 from ..backend.keras_internals import add_seed_generator, flat_layers, full_kernel, kernel_of
 from ..config import ViTConfig
 
@@ -40,7 +40,7 @@ else:
     _Declared = keras.layers.Layer
 
 
-class Layer(_Declared):
+class Layer(Direct, _Declared):
     """A layer whose annotated class attributes, its fields, are its arguments, configuration and documentation.
 
     As in Flax and Equinox, `num_heads: int` declares a required argument, and `dropout: float = 0.0` one with a
@@ -59,12 +59,10 @@ class Layer(_Declared):
 
     _arguments: ClassVar[inspect.Signature]  # the fields, and what Keras' own layers take
 
-    _is_ours: ClassVar[bool] = True
     _reads_training: ClassVar[bool] = False  # whether `training=None` means the value of the layer around
 
     def __init_subclass__(cls, kw_only: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls._is_ours = is_ours(cls)
         cls._reads_training = vars(cls).get("reads_training", "training" in inspect.signature(cls.call).parameters)
         has_fields = "__init__" not in vars(cls)
         inherited = {k: v for base in reversed(cls.__bases__) for k, v in getattr(base, "fields", {}).items()}
@@ -92,13 +90,6 @@ class Layer(_Declared):
     def setup(self) -> None:
         """Check the fields, and make the layers inside."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._is_ours and may_skip_keras(self, args, kwargs, self._reads_training):
-            if not self._reads_training:
-                kwargs.pop("training", None)  # as Keras does
-            return self.call(*args, **kwargs)
-        return super().__call__(*args, **kwargs)
-
     def part(self, kind: Any, name: str | None, shape: Any = None, **others: Any) -> Any:
         """Return a layer, built for an input shape if given, with this one's dtype policy and the fields of both."""
         shared = {field: getattr(self, field) for field in getattr(kind, "fields", ()) if field in self.fields}
@@ -111,15 +102,10 @@ class Layer(_Declared):
         own = self.__dict__
         is_change = own.get("built") and own.get(name, self) is not value and name not in changes.KEPT_BY_KERAS
         super().__setattr__(name, value)
-        if name in own.get("_modules", ()):  # PyTorch looks there last, which takes a microsecond
-            own[name] = own["_modules"][name]
         if is_change:
             changes.note(self)
 
     def __delattr__(self, name: str) -> None:
-        own = self.__dict__
-        if name in own.get("_modules", ()):
-            own.pop(name, None)
         super().__delattr__(name)
         changes.note(self)
 

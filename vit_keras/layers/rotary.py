@@ -47,6 +47,11 @@ class RotaryPositions(Layer):
         rotations = ops.cast(rotations, self.compute_dtype)
         return rotations if len(rotations.shape) == 3 else rotations[:, :, None]
 
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        if len(input_shape) == 3:  # places
+            return 2, input_shape[0], 1, input_shape[1], self.dim_head
+        return 2, _count(input_shape), self.dim_head
+
 
 @register
 class MixedRotaryPositions(Layer):
@@ -80,6 +85,16 @@ class MixedRotaryPositions(Layer):
         angles = ops.repeat(columns * across[..., None] + rows * down[..., None], 2, axis=-1)
         rotations = ops.cast(ops.stack([ops.sin(angles), ops.cos(angles)], axis=1), self.compute_dtype)
         return [rotations[block] for block in range(self.num_layers)]
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        if len(input_shape) == 3:  # places
+            return [(2, input_shape[0], self.num_heads, input_shape[1], self.dim_head)] * self.num_layers
+        return [(2, self.num_heads, _count(input_shape), self.dim_head)] * self.num_layers
+
+
+def _count(shape: Any) -> Any:
+    down, across = shape[1:3]
+    return None if down is None or across is None else down * across
 
 
 def rotate(x: Any, rope: Any, interleaved: bool = False) -> Any:

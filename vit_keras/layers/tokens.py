@@ -159,16 +159,19 @@ class PatchMap(Layer):
         token_width(self, input_shape)
 
     def call(self, inputs: Any, patches: Any = None) -> Any:
-        grid = self.grid or grid_of(patches)
+        grid = self.grid or grid_of(self._needed(patches))
         patch_map = ops.reshape(inputs[:, self.prefix_tokens :], (-1, *grid, inputs.shape[-1]))
         return one_or_all(patch_map, *[inputs[:, : self.prefix_tokens]] * self.return_prefix)
 
     def compute_output_shape(self, inputs_shape: Any, patches_shape: Any = None) -> Any:
-        if self.grid is None and patches_shape is None:
-            raise ValueError("PatchMap needs grid=, patches down and across, or a call with patches=, the feature map.")
         batch, _, width = inputs_shape
-        patch_map = (batch, *(self.grid or patches_shape[1:3]), width)
+        patch_map = (batch, *(self.grid or self._needed(patches_shape)[1:3]), width)
         return one_or_all(patch_map, *[(batch, self.prefix_tokens, width)] * self.return_prefix)
+
+    def _needed(self, patches: Any) -> Any:
+        if patches is None:
+            raise ValueError("PatchMap needs grid=, patches down and across, or a call with patches=, the feature map.")
+        return patches
 
 
 @register
