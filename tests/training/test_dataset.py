@@ -325,6 +325,18 @@ def test_fit_evaluate_and_predict(folder):
 
 
 @pytest.mark.core
+@pytest.mark.parametrize("told", [True, False])
+def test_steps_below_an_epoch_go_on_to_other_images(folder, told, monkeypatch):
+    data, served = image_folder(folder, SIZE, batch_size=2, shuffle=True, workers=0), []
+    batch = type(data)._batch
+    monkeypatch.setattr(type(data), "_batch", lambda self, *at: served.append(at) or batch(self, *at))
+    model, callbacks = linear("sparse_categorical_crossentropy"), data.callbacks if told else []
+    for first in (0, 2):
+        model.fit(data, steps_per_epoch=3, epochs=first + 2, initial_epoch=first, verbose=0, callbacks=callbacks)
+    assert {epoch for epoch, _ in served} >= {0, 1, 2, 3}
+
+
+@pytest.mark.core
 @pytest.mark.compiles_long
 def test_a_run_continued_is_the_run_uninterrupted(folder, tmp_path):
     """Though Python's random numbers, with which Keras shuffles, are others each time."""
