@@ -140,7 +140,7 @@ AS_ONE = (
     MODEL
     + """
 how = sys.argv[1]
-options = {"fsdp": {"min_size": 64}, "tensor": {"model": 4}}.get(how, {})
+options = {"fsdp": {"min_size": 64}, "tensor": {"model_parallel": 4}}.get(how, {})
 if how != "one":
     vit_keras.distribute(how, **options)
 model = model_of()

@@ -17,7 +17,7 @@ import keras, numpy as np
 import vit_keras
 from vit_keras import training, visualize, vit
 
-DEVICES = {"one": None, "data": {}, "fsdp": {"min_size": 64}, "tensor": {"model": 2}}
+DEVICES = {"one": None, "data": {}, "fsdp": {"min_size": 64}, "tensor": {"model_parallel": 2}}
 random = np.random.default_rng(0)
 IMAGES, LABELS = random.uniform(-1, 1, (8, 32, 32, 3)).astype("float32"), random.integers(0, 3, 8)
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

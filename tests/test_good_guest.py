@@ -57,13 +57,13 @@ import keras
 def loaded():
     return {name for name in ("matplotlib", "PIL", "sklearn", "rich") if name in sys.modules}
 
-keras_alone = loaded()
+keras_alone, before = loaded(), snapshot()
 import vit_keras
 assert loaded() == keras_alone
 modules = ("data.augment", "data.dataset", "embeddings", "evaluation", "finetuning", "lora", "recipes")
 assert not [name for name in modules if "vit_keras.training." + name in sys.modules]
 assert "vit_keras.visualize" not in sys.modules and "vit_keras.training.optimizers" in sys.modules
-entries = {*keras.saving.get_custom_objects()}
+entries, at_import = {*keras.saving.get_custom_objects()}, changed(before, snapshot())
 
 import tempfile
 import numpy as np
@@ -105,7 +105,7 @@ with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
     vit_keras.save_weights(ours, f"{folder}/ours.npz")
     vit_keras.from_checkpoint(f"{folder}/ours.npz")
     export.export(ours, f"{folder}/ours.onnx")
-    print(json.dumps([*found, *changed(before, snapshot())]))
+    print(json.dumps([*at_import, *found, *changed(before, snapshot())]))
 modules = [name for name, module in sys.modules.items() if getattr(module, "__spec__", None) is None]
 print(json.dumps([name for name in modules if name.startswith("vit_keras")]))
 print(json.dumps([*entries]))
