@@ -311,7 +311,7 @@ def test_a_model_without_a_head_has_no_layers_to_train():
     for model, remedy in (
         (one, "put a Dense layer"),
         (keras.Sequential([image, keras.layers.Flatten()]), "put a Dense layer"),
-        (keras.Model(image, keras.layers.Add()([one(image), other(image)])), "freeze the others"),
+        (keras.Model(image, keras.layers.Add()([one(image), other(image)])), "train=None"),
     ):
         with pytest.raises(ValueError, match=f"{model.name}.*no head to train.*{remedy}"):
             head_layers(model)

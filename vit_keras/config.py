@@ -347,15 +347,14 @@ def _check_combination(config: ViTConfig) -> None:
     if config.tokens_mlp_dim is not None and (config.prefix_tokens or config.position is not None):
         raise ValueError("A Mixer (tokens_mlp_dim) has no tokens but patches, and needs pooling='gap', position=None.")
     if config.image_size is not None:
-        return check_image_size(config, config.image_size)
-    if config.relative_positions or config.tokens_mlp_dim is not None:
+        check_image_size(config, config.image_size)
+    elif config.relative_positions or config.tokens_mlp_dim is not None:
         raise ValueError(
             "image_size=None: a table of relative positions and a Mixer are made for one grid of patches. Pass "
             "image_size; vit_keras.resize makes a model of another size."
         )
-    if config.position == "learned" and config.position_grid is None:
+    elif config.position == "learned" and config.position_grid is None:
         raise ValueError("image_size=None needs position_grid: patches down and across of the position embeddings.")
-    return None
 
 
 def check_image_size(config: ViTConfig, size: tuple[int, int]) -> None:

@@ -255,6 +255,11 @@ def test_wrong_shapes_are_named(layer, shape, message):
         layer(keras.KerasTensor(shape))
 
 
+def test_a_width_without_sines_is_refused_before_a_model_is_built():
+    with pytest.raises(ValueError, match="multiple of 4.*30"):
+        layers.AddSinCosPositionEmbs()(keras.KerasTensor((None, 16, 30)), patches=keras.KerasTensor((None, 4, 4, 30)))
+
+
 def test_positions_without_a_grid_are_those_of_a_square():
     positions = layers.AddPositionEmbs()
     positions.build((None, 1 + 4 * 4, 8))

@@ -60,7 +60,7 @@ def head_layers(model: keras.Model) -> list[keras.layers.Layer]:
     if not found:
         raise ValueError(
             f"The model {model.name!r} has no head to train. Build it with classes=…, put a Dense layer behind it, or "
-            "freeze the others by layer.trainable = False and pass train=None."
+            "freeze layers by layer.trainable = False and pass train=None."
         )
     return found
 

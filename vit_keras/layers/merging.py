@@ -16,10 +16,10 @@ from .block import TransformerBlock
 
 @register
 class MergingBlock(TransformerBlock):
-    """A `TransformerBlock` that merges similar tokens between attention and MLP (ToMe), and takes no `attention_mask`.
+    """A `TransformerBlock` that merges similar tokens between attention and MLP (ToMe, arXiv 2210.09461).
 
     Call arguments:
-        inputs: Tokens.
+        inputs: Tokens. There is no `attention_mask`: tokens that it keeps apart could be merged.
         sizes: Number of patches in each token, `(batch, tokens, 1)`, which counts as this number of keys; `None` where
             no block before merged tokens.
         rope: See `TransformerBlock`.

@@ -126,7 +126,7 @@ class AddSinCosPositionEmbs(Composite):
         self.dropout_layer: Dropout = self.part(Dropout, None, rate=self.dropout)
 
     def build(self, input_shape: Any) -> None:
-        token_width(self, input_shape)
+        sincos2d((1, 1), token_width(self, input_shape))  # raises where there is no table of this width
         self.change_as_configured()
 
     def call(self, inputs: Any, patches: Any, training: bool | None = None) -> Any:
