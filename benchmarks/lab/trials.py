@@ -210,7 +210,7 @@ def content(path: Path) -> Any:
             )
         return arrays
     if suffix == ".json":
-        changing = ("seconds", "sha256", "bytes")  # TensorFlow gives each SavedModel a number of its own
+        changing = ("seconds", "time", "sha256", "bytes")  # TensorFlow gives each SavedModel a number of its own
         return json.loads(
             path.read_text(), object_pairs_hook=lambda pairs: {k: v for k, v in pairs if k not in changing}
         )
@@ -389,7 +389,7 @@ class Trial:
             versions = [known[name] for known in (old if self.old else {}, new) if name in known]
             if not whole(path) or not any(difference(content(path), v) <= self.operation.exact for v in versions):
                 self._report("half files", f"{name}, {kind}: {said}")
-        for path in self.folder.glob(".state/[!.]*"):
+        for path in self.folder.rglob(".state/[!.]*"):
             if not whole(path):
                 self._report("half files", f"{path.name}, {kind}: {said}")
         if self.operation.one and not any(self._distance(version, some=True) == 0 for version in self.versions):
@@ -407,7 +407,8 @@ class Trial:
 
     def _left(self) -> list[str]:
         """Return what is there besides results, the state of a run, locks, and the part of a download."""
-        known = {*self._finals().values(), self.folder / ".state", *self.folder.glob(".state/[!.]*")}
+        state = (*self.folder.rglob(".state"), *self.folder.rglob(".state/[!.]*"))  # one in one: of all images
+        known = {*self._finals().values(), *state}
         folders = {parent for path in self._finals().values() for parent in path.parents}
         left = [path for path in self.folder.rglob("*") if path not in known | folders]
         inside = {path for path in left if path.parent in left}

@@ -762,7 +762,6 @@ def test_embed_a_table(capsys, photos, saved, tmp_path):
     "arguments, message",
     [
         (["finetune", "none", "--weights", "WEIGHTS"], "no folder or table none"),
-        (["finetune", "PHOTOS", "--weights", "WEIGHTS", "--recipe", "magic"], "recipe must be one of .*lp_ft.*'magic'"),
         (["finetune", "PHOTOS", "--weights", "WEIGHTS", "--set", "colour=red"], "no argument colour.*fields of Recipe"),
         (["finetune", "PHOTOS", "--weights", "WEIGHTS", "--set", "learning_rate=fast"], "learning_rate must be"),
         (["finetune", "PHOTOS", "--weights", "WEIGHTS", "--group-column", "patient"], "group_column .* table"),

@@ -4,6 +4,7 @@ import contextlib
 import csv
 import os
 import random
+import shutil
 import traceback
 
 import keras
@@ -183,19 +184,18 @@ class Killed(BaseException):
 
 
 def finetuned_or_killed(model, source, output, options, at=None):
-    """Fine-tune, and die at a place: after a batch, or before or after a file appears. Return the number of places."""
+    """Fine-tune, and die: before or after the end of a batch, a new file or the end of a folder. Return the places."""
     places = 0
 
-    def counted(function, before):
+    def counted(function):
         def count():
             nonlocal places
             places += 1
-            if places == at:
+            if at is not None and places >= at:  # nothing is cleaned up after a death
                 raise Killed
 
         def call(*args, **kwargs):
-            if before:
-                count()
+            count()
             result = function(*args, **kwargs)
             count()
             return result
@@ -203,8 +203,8 @@ def finetuned_or_killed(model, source, output, options, at=None):
         return call
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CallbackList, "on_train_batch_end", counted(CallbackList.on_train_batch_end, before=False))
-        patch.setattr(os, "replace", counted(os.replace, before=True))
+        for place, name in ((CallbackList, "on_train_batch_end"), (os, "replace"), (shutil, "rmtree")):
+            patch.setattr(place, name, counted(getattr(place, name)))
         with contextlib.suppress(Killed):
             finetune(source, model, output=output, **options)
     return places

@@ -41,6 +41,7 @@ COMMANDS = {
         (_MODEL, "training.finetuning.finetune"),
         "mistakes progress command",
         names={"validation_split": "held-out"},
+        choices={"metric": "training.metrics.NAMES", "recipe": "training.recipe_table.RECIPE_TABLE"},
     ),
     "evaluate": Command(
         "cli.training.evaluate",

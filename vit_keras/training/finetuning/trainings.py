@@ -16,7 +16,7 @@ from typing import Any, cast
 import keras
 import numpy as np
 
-from ..._internal.atomic import complete
+from ..._internal.atomic import complete, delete_left
 from ..._internal.warn import warn_caller
 from ...opening import open_model
 from .. import metrics
@@ -249,7 +249,8 @@ class Trainings:
             if not (place / "model.keras").exists():
                 self._fold(self._training(pair, number, len(pairs)), place, frozen, len(pairs), whole)
                 gc.collect()
-            shutil.rmtree(place / ".state", ignore_errors=True)  # left where a call was killed right after the model
+            delete_left(place)  # of a call that was killed after it wrote the model
+            shutil.rmtree(place / ".state", ignore_errors=True)
             done.append({"fold": number, **json.loads((place / "history.json").read_text(encoding="utf-8"))})
             if not whole.epochs:
                 flips = done[0].get("flip_test")
@@ -283,7 +284,6 @@ class Trainings:
             np.savez(file, rows=training.parts[-1].rows, outputs=training.evaluation.raw)
         files = {"history.json": told, "recipe.json": training.plan.to_dict(), "split.json": training.split()}
         results.write(place, files, training.model)
-        training.run.remove()
 
     def _joined(
         self, pairs: Sequence[Pair], done: list[dict[str, Any]], whole: RunState, findings: tuple[Finding, ...]
@@ -357,9 +357,8 @@ class Trainings:
         """Return the images of the worst mistakes of all folds, each with the map of the model that made it."""
         worst, found = evaluation.mistakes()[: self.mistakes], {}
         for fold in np.unique(folds[worst]):
-            model = open_model(places[fold] / "model.keras")
-            found |= explained_images(model, evaluation, self.data.root, worst[folds[worst] == fold])
-            del model
+            rows = worst[folds[worst] == fold]
+            found |= explained_images(open_model(places[fold] / "model.keras"), evaluation, self.data.root, rows)
             gc.collect()
         return {int(number): found[number] for number in worst}
 
