@@ -112,8 +112,8 @@ def main():
     found = {"ours": ours.predict(pixels, verbose=0), "ours, exact GELU": exact.predict(pixels, verbose=0)}
     with tempfile.TemporaryDirectory() as folder:
         np.save(f"{folder}/pixels.npy", pixels)
-        vit_keras.save_weights(exact, f"{folder}/huggingface", format="huggingface")
         for name, (environment, _) in LIBRARIES.items() if given.libraries else ():
+            vit_keras.save_weights(exact, f"{folder}/huggingface", format="huggingface")  # for KerasHub
             command = [environments.make(environment, given.environments), __file__, name, weights, folder]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=os.environ | CLEAN)
             found[name] = np.load(f"{folder}/logits.npy")
