@@ -726,6 +726,7 @@ def test_finetune_evaluate_embed(capsys, photos, weights, tmp_path):
     assert main(["evaluate", model, photos, *only, "-o", str(page)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"accuracy on 4 images: {100 * accuracy:.1f}") and lines[3].split()[:2] == ["cat", "2"]
+    assert "\\" not in lines[3]  # the space before a percent sign is not spelled out
     assert "Confusions" in page.read_text("utf-8")
     assert main(["evaluate", model, photos, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["images"] == 12

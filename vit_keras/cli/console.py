@@ -95,7 +95,7 @@ def quiet_imports() -> Iterator[None]:
 
 def printable(text: str) -> str:
     """Return a text with its control characters spelled out: a name in a file must not steer a terminal."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(c if c.isprintable() or c == "\xa0" else c.encode("unicode_escape").decode() for c in text)
 
 
 def print_pairs(pairs: Iterable[tuple[str, str]], title: str | None = None) -> None:
