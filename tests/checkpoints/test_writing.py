@@ -253,12 +253,12 @@ def test_the_formats_that_could_are_named(tmp_path):
 @pytest.mark.parametrize(
     "name, format, message",
     [
+        ("x.npz", "timm", "end in .safetensors"),
+        ("x", "timm", "needs a file"),
         ("x.npz", "tim", "'google', 'timm', 'huggingface'"),
         ("x.pth", None, "Pass format="),
         ("x", None, "Pass format="),
         ("x.safetensors", "google", "end in .npz"),
-        ("x.npz", "timm", "end in .safetensors"),
-        ("x", "timm", "needs a file"),
         ("x.h5", "keras", "model.save_weights"),
         ("x.safetensors", "sam-encoder", "Pass format="),
     ],
@@ -368,10 +368,10 @@ FOLDERS = [
     for name in READ
     if name not in UNWRITTEN and ((load(name).meta["config"] or {}).get("architectures") or [""])[0] in CLASSES
 ]
+FEW_FOLDERS = ("hf_beit", "hf_siglip_vision", "hf_clip_classifier", "hf_clip_projection", "hf_dinov3")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FOLDERS)
+@pytest.mark.parametrize("name", matrix(FOLDERS, FEW_FOLDERS))
 def test_a_folder_of_hugging_face(name, tmp_path):
     model, source = golden_model(name, tmp_path / "source")
     out = tmp_path / "out"
@@ -448,6 +448,7 @@ def test_a_folder_of_a_model_with_the_alias_of_an_activation(options, tmp_path):
     assert_same_model(model, from_checkpoint(tmp_path))
 
 
+@pytest.mark.few_cases(6)
 @pytest.mark.parametrize(
     "options, message",
     [
@@ -455,6 +456,8 @@ def test_a_folder_of_a_model_with_the_alias_of_an_activation(options, tmp_path):
         ({"mlp_activation": "elu"}, "no activation 'elu'"),
         ({"layer_scale": 1.0, "pooling": "token+gap", "image_size": (32, 48)}, "are squares"),
         ({**GATED_DINOV2, "mlp_activation": "gelu"}, "gated .*mlp_activation='silu'"),
+        ({"layer_scale": 1.0, "pooling": "token+gap", "mlp_dim": 100}, "no mlp_ratio for mlp_dim=100"),
+        ({"dim_head": 16}, "hidden_size / num_heads wide"),
     ],
 )
 def test_a_folder_that_transformers_could_not_open_rightly_is_not_written(options, message, tmp_path):

@@ -16,9 +16,9 @@ def torch_zip(path, program, storages=(), compression=zipfile.ZIP_STORED, **more
     return path
 
 
-def torch_legacy(path, program, storages=()):
+def torch_legacy(path, program, storages=(), version=1001, little=True):
     """A file as torch.save wrote it before PyTorch 1.6."""
-    head = [0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}]
+    head = [0x1950A86A20F9469CFC6C, version, {"little_endian": little}]
     start = b"".join(pickle.dumps(part, 2) for part in head)
     keys = pickle.dumps([str(i) for i in range(len(storages))], 2)
     data = b"".join(struct.pack("<q", len(s) // 4) + s for s in storages)

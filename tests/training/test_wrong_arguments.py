@@ -7,10 +7,12 @@ import inspect
 import keras
 import numpy as np
 import pytest
+from support import noise, tiny_model
 
-from vit_keras import vit
+from vit_keras import training, vit
 from vit_keras._internal.validate import ALIASES
 from vit_keras.training import RECIPES, Augmentation, Recipe, finetune, recipe
+from vit_keras.training.checks import check
 from vit_keras.training.recipes import rate_for
 
 FIELDS = {field.name for kind in (Recipe, Augmentation) for field in dataclasses.fields(kind)} - {"name", "source"}
@@ -80,7 +82,47 @@ def test_the_name_of_a_model_gets_the_same_answer(name, meant, tmp_path):
     assert meant in str(raised.value)
 
 
-def test_weights_of_an_open_model_are_refused(tiny, tmp_path):
-    assert isinstance(tiny, keras.Model)
-    with pytest.raises(ValueError, match="An open model has its weights"):
-        finetune(tmp_path, tiny, weights="other.npz")
+PIXELS = noise(2, 32, 32, 3) / 127.5 - 1
+
+
+def with_task(task):
+    model = tiny_model()
+    model.task = task
+    return model
+
+
+def two_inputs():
+    inputs = [keras.Input((32, 32, 3)) for _ in range(2)]
+    return keras.Model(inputs, tiny_model()(keras.layers.Add()(inputs)))
+
+
+def ends_in_a_norm():
+    return keras.Sequential([tiny_model(), keras.layers.LayerNormalization()])
+
+
+def quantized(mode):
+    model = tiny_model()
+    model.quantize(mode)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("message", "call"),
+    [
+        ("labels from 0 to 1", lambda: check(with_task("multi"), (PIXELS, 2 * np.eye(2, 3)))),
+        ("set model.labels", lambda: training.predict_table({"image": [__file__]}, with_task("ordinal"))),
+        ("at least three images.*2", lambda: training.near_duplicates(np.eye(2), np.eye(2))),
+        ("end in .csv, .tsv", lambda: finetune(__file__, tiny_model(), label_column="y")),
+        ("An open model has its weights", lambda: finetune(__file__, tiny_model(), weights="other.npz")),
+        ("no rows", lambda: training.image_table({}, label_column="y")),
+        ("one value in each row", lambda: training.image_table({"image": np.ones((2, 2))}, label_column="y")),
+        ("from 2 inputs", lambda: training.embed(two_inputs(), PIXELS)),
+        ("array of numbers", lambda: training.linear_probe("features.npy", [0, 1])),
+        ("Adam or AdamW", lambda: training.fused(keras.optimizers.SGD())),
+        ("float, int8 or int4.*float8", lambda: training.add_lora(quantized("float8"), 2)),
+        ("comes from LayerNormalization", lambda: training.calibrate(ends_in_a_norm(), (PIXELS, [0, 1]))),
+    ],
+)
+def test_a_mistake_is_named(message, call):
+    with pytest.raises((ValueError, TypeError), match=message):
+        call()

@@ -136,6 +136,18 @@ def test_an_unknown_operation_is_named_with_its_layer():
         (lambda x: ops.argmax(x), "argmax is written to ONNX with an axis"),
         (lambda x: ops.take_along_axis(x, ops.argmax(x, -1, keepdims=True), None), "take_along_axis is written"),
         (lambda x: ops.split(x, 2, axis=0)[0], "split .*axis of known size"),
+        (lambda x: ops.softmax(x, (1, 2)), "softmax .*along one axis"),
+        (lambda x: ops.layer_normalization(x, axis=1), "along the last axes"),
+        (lambda x: ops.normalize(x, order=1), "normalize .*order=2"),
+        (lambda x: ops.cumsum(x), "cumsum .*with an axis"),
+        (lambda x: ops.einsum("b...,b...->b...", x, x), "einsum is written to ONNX as"),
+        (lambda x: ops.dot_product_attention(*[x[:, None]] * 3, is_causal=True), "without a mask"),
+        (lambda x: ops.max_pool(x, 2), "MaxPool is written to ONNX for images"),
+        (lambda x: ops.conv(x, np.ones((2, 4, 5), "float32")), "conv is written to ONNX for images"),
+        (lambda x: keras.layers.Resizing(2, 2, "nearest")(x[..., None]), "interpolation='bilinear'"),
+        (lambda x: ops.round(x, 1), "decimals=0. Received: decimals=1"),
+        (lambda x: keras.layers.ReLU(threshold=1.0)(x), "threshold=0. Received"),
+        (lambda x: ops.pad(x, ((0, 0), (1, 1), (0, 0)), "reflect"), "mode='constant'. Received: 'reflect'"),
     ],
 )
 def test_what_is_not_written_is_named(function, message):
