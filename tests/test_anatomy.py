@@ -12,12 +12,7 @@ from support import ROOT
 
 from vit_keras import anatomy, labels, preprocess, training, visualize, vit
 from vit_keras.anatomy.around import head_layers
-from vit_keras.anatomy.inputs import (
-    batch_preprocessing_of,
-    image_shape,
-    native_size,
-    preprocessing_of,
-)
+from vit_keras.anatomy.inputs import batch_preprocessing_of, image_shape, native_size, preprocessing_of
 from vit_keras.anatomy.outputs import why_not_classifier
 from vit_keras.anatomy.parts import (
     attention_blocks,

@@ -49,8 +49,8 @@ def on(make, base=None):
     return keras.Model(base.input, make(base.output))
 
 
-def before(make, shape=(32, 32, 3), base=tiny):
-    image = keras.Input(shape)
+def before(make, shape=(32, 32, 3), base=tiny, dtype=None):
+    image = keras.Input(shape, dtype=dtype)
     return keras.Model(image, base()(make(image)))
 
 
@@ -104,8 +104,8 @@ class Holder(K.Layer):
 class Subclass(keras.Model):
     """A user's subclass: its attributes may be in any order."""
 
-    def __init__(self, order, end=None):
-        super().__init__()
+    def __init__(self, order=("vit", "scale", "mine"), end=None, **options):
+        super().__init__(**options)
         parts = {"vit": features, "scale": lambda: K.Rescaling(1 / 127.5, -1), "mine": lambda: D(3, activation=end)}
         for name in order:
             setattr(self, name, parts[name]())
@@ -171,8 +171,8 @@ ENDS = {
     "log_softmax": (L, lambda: behind(D(3, "log_softmax"))),
     "sparsemax": (P, lambda: behind(D(3, "sparsemax"))),
     "hard_sigmoid": (P, lambda: behind(D(3, "hard_sigmoid"))),
-    "relu": (None, lambda: behind(D(3, "relu"))),
-    "tanh": (None, lambda: behind(D(3, "tanh"))),
+    **{name: (None, lambda name=name: behind(D(3, name))) for name in ("relu", "tanh", "gelu", "hard_silu", "elu")},
+    "logits beside a sigmoid": (None, lambda: on(lambda y: ops.concatenate([y, ops.sigmoid(y)], axis=-1))),
     "Activation(ops.softmax)": (P, lambda: behind(D(3), K.Activation(ops.softmax))),
     "Activation(Softmax())": (P, lambda: behind(D(3), K.Activation(K.Softmax()))),
     "Lambda": (P, lambda: behind(D(3), K.Lambda(lambda x: ops.softmax(x)))),
@@ -369,6 +369,11 @@ def two_images():
     return keras.Model(images, D(3)(features(channels=6)(K.Concatenate()(images))))
 
 
+def with_depth():
+    image, depth = keras.Input((32, 32, 3)), keras.Input((32, 32, 1))
+    return keras.Model([image, depth], tiny(channels=4)(K.Concatenate()([image / 127.5 - 1, depth])))
+
+
 def sharpened(x):
     return 21 * x - 20 * ops.depthwise_conv(x, np.full((9, 9, 3, 1), 1 / 81, "float32"), padding="same")
 
@@ -399,6 +404,10 @@ FRONTS = {
     "-x": (N, lambda: before(lambda x: -x)),
     "x - 0.1": (N, lambda: before(lambda x: x - 0.1)),
     "x + 1000": (N, lambda: before(K.Rescaling(1, 1000))),
+    "a small image in much padding": (PX, lambda: before(lambda x: K.ZeroPadding2D(12)(x / 127.5 - 1), (8, 8, 3))),
+    "an image and its depth": (PX, with_depth),
+    "a flat image": (PX, lambda: before(lambda x: K.Reshape((32, 32, 3))(x / 127.5 - 1), (3072,))),
+    "integers": (PX, lambda: before(lambda x: ops.cast(x, "float32"), dtype="uint8")),
     "image * mask": (N, lambda: masked(None)),
     "image * vector": (N, lambda: masked(K.Reshape((1, 1, 3)))),
     "two images": (N, two_images),
@@ -411,9 +420,7 @@ FRONTS = {
     "frames": (N, frames),
     "frames of pixels": (
         PX,
-        lambda: keras.Sequential(
-            [keras.Input((2, 32, 32, 3)), K.Rescaling(1 / 127.5, -1), K.TimeDistributed(tiny())],
-        ),
+        lambda: keras.Sequential([keras.Input((2, 32, 32, 3)), K.Rescaling(1 / 127.5, -1), K.TimeDistributed(tiny())]),
     ),
     "any size": (N, lambda: vit.build_model(None, 8, 1, 32, 2, "any", 64, classes=3, position_grid=(4, 4))),
     "a Sequential that was not built": (
@@ -744,3 +751,18 @@ def test_how_much_each_token_counts(how):
         expected[part_] += share / len(expected[part_])
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)  # a difference of float32, of 16 patches
     assert readout(model, len(found) + 9).sum() == pytest.approx(1)
+
+
+def test_an_average_of_what_cannot_be_copied_is_refused():
+    model = Subclass()
+    model(np.zeros((1, 32, 32, 3), "float32"))
+    with pytest.raises(ValueError, match="cannot be copied"):
+        vit_keras.average([model, model])
+
+
+@pytest.mark.core
+def test_a_model_of_two_outputs_trains_with_a_loss_alone():
+    model, recipe = on(lambda x: [D(3)(x), D(2)(x)], features()), training.recipe("probe")
+    recipe.compile(model, loss="mse")
+    labels = [np.zeros((2, 3)), np.zeros((2, 2))]
+    assert np.isfinite(model.fit(noise(2, 32, 32, 3), labels, callbacks=recipe.callbacks).history["loss"]).all()

@@ -73,11 +73,7 @@ def test_predict_is_that_of_keras(batch_size, dtype):
 @pytest.mark.parametrize("convert", [np.asarray, keras.ops.convert_to_tensor])
 @pytest.mark.parametrize(
     ("count", "batch_size", "message"),
-    [
-        (0, None, r"\(0, 32, 32, 3\)"),
-        (2, -1, "batch_size .*Received: -1"),
-        (2, 0, "batch_size .*Received: 0"),
-    ],
+    [(0, None, r"\(0, 32, 32, 3\)"), (2, -1, "batch_size .*Received: -1"), (2, 0, "batch_size .*Received: 0")],
 )
 def test_predict_refuses_no_images_and_no_batches(convert, count, batch_size, message):
     with pytest.raises(ValueError, match=message):

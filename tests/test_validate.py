@@ -44,12 +44,7 @@ def test_a_choice_that_there_is_not():
 
 @pytest.mark.parametrize(
     ("value", "hint"),
-    [
-        ("grad-cam", " Did you mean 'grad_cam'?"),
-        ("GRADCAM", " Did you mean 'grad_cam'?"),
-        ("xyzzy", ""),
-        (None, ""),
-    ],
+    [("grad-cam", " Did you mean 'grad_cam'?"), ("GRADCAM", " Did you mean 'grad_cam'?"), ("xyzzy", ""), (None, "")],
 )
 def test_hints(value, hint):
     assert validate.did_you_mean(value, ["grad_cam", "rollout", None]) == hint

@@ -109,6 +109,15 @@ CASES = [
     (visualize.mass_mask, {"maps": np.ones((1, 2, 2)), "mass": 0.5}, {}),
     *((getattr(visualize, name), {"recording": None}, {}) for name in OF_RECORDINGS),
     *((by_model(getattr(anatomy, name)), {"model": None}, {}) for name in OF_MODELS),
+    *((getattr(visualize, name), {"recording": None}, {}) for name in ("plot_heads", "plot_layers")),
+    (lambda packed: visualize.record_packed(packed, []), {"packed": None}, {}),
+    (visualize.upsample, {"maps": NUMBERS, "size": (3, 3)}, {}),
+    (vit_keras.average, {"models": ["x!"]}, {}),
+    (export.benchmark, {"files": ["x!"]}, {}),
+    (anatomy.levels, {"numbers": NUMBERS, "count": 3}, {"numbers": [-1]}),
+    (lambda vit, names: anatomy.name_classes(vit, names), {"vit": OPENED, "names": "abc"}, {"names": ["x!"]}),
+    (lambda vit, outputs: anatomy.predictions(vit, outputs), {"vit": OPENED, "outputs": NUMBERS[0]}, {}),
+    (lambda vit, predictions: anatomy.top_predictions(vit, predictions), {"vit": OPENED, "predictions": [0.5]}, {}),
     (lambda name: labels.class_named(name, ("cat", "dog")), {"name": "cat"}, {}),
 ]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ._internal.validate import did_you_mean
+from ._internal.validate import did_you_mean, instance
 
 __all__ = ["TASKS", "get_imagenet_classes"]
 
@@ -51,8 +51,7 @@ def names(labels: Any) -> tuple[str, ...] | None:
 
 def class_named(name: str, labels: Sequence[str] | None) -> int:
     """Return the number of a class."""
-    if not isinstance(name, str):
-        raise TypeError(f"name must be the name of a class. Received: {name!r:.100}")
+    instance(name, str, "name")
     if labels is None:
         raise ValueError(f"The model knows no names of classes. Pass the number of the class. Received: {name!r}")
     labels = [str(label) for label in labels]

@@ -10,12 +10,7 @@ from vit_keras.config import ViTConfig
 from vit_keras.layers.rotary import MixedRotaryPositions
 
 SMALL = {"num_layers": 2, "hidden_size": 32, "num_heads": 2, "mlp_dim": 16, "classes": 3, "patch_size": 8}
-KINDS = {
-    "centered": {},
-    "axial": {"rope_grid": (16, 16)},
-    "axial_xy": {"rope_offset": 1.0},
-    "mixed": {},
-}
+KINDS = {"centered": {}, "axial": {"rope_grid": (16, 16)}, "axial_xy": {"rope_offset": 1.0}, "mixed": {}}
 
 
 def built(**fields):

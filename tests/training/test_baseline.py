@@ -102,11 +102,7 @@ def test_a_short_time_is_enough_for_some_images(photos):
 
 @pytest.mark.parametrize(
     ("accuracy", "said", "ships"),
-    [
-        (0.97, "90.0% of 100 held-out images", False),
-        (0.91, "more held-out images", False),
-        (0.9, "probe.keras", True),
-    ],
+    [(0.97, "90.0% of 100 held-out images", False), (0.91, "more held-out images", False), (0.9, "probe.keras", True)],
 )
 def test_the_verdict_depends_on_the_interval(accuracy, said, ships):
     found = Baseline(90, 100, 400, 3.0)

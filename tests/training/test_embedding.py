@@ -11,16 +11,7 @@ from support import tiny_model
 
 import vit_keras
 from vit_keras import feature_maps
-from vit_keras.training.embeddings import (
-    Probe,
-    cache,
-    embed,
-    features,
-    knn,
-    linear_probe,
-    ridge_probe,
-    writers,
-)
+from vit_keras.training.embeddings import Probe, cache, embed, features, knn, linear_probe, ridge_probe, writers
 
 # Passes of the same float32 model over batches that were cut elsewhere; features are about 1.
 SAME = {"atol": 1e-5, "rtol": 1e-5}

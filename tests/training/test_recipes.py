@@ -195,7 +195,7 @@ def test_what_cannot_be_compiled_is_named():
     recipe("finetune").compile(two, loss=["mse", "mse"], metrics=None)
     with pytest.raises(ValueError, match="neither logits nor probabilities. Pass loss="):
         recipe("finetune").compile(dense(activation="tanh"))
-    with pytest.raises(TypeError, match="Received: str"):
+    with pytest.raises(TypeError, match="Received: 'model'"):
         recipe("finetune").compile("model")
     with pytest.raises(ValueError, match="is not built"):
         recipe("finetune").compile(keras.Sequential([keras.layers.Dense(2)]))

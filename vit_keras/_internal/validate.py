@@ -83,6 +83,11 @@ def instance(value: Any, kind: Any, name: str) -> Any:
     raise TypeError(f"{name} must be of the type {kinds}. Received: {received(value)}")
 
 
+def listed(value: Any, kind: tuple[type, ...], name: str) -> list[Any]:
+    """Return one value or several as a list, or raise a TypeError that names them if there is neither."""
+    return [value] if isinstance(value, kind) else list(instance(value, (*kind, Iterable), name))
+
+
 def python_numbers(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return only the NumPy numbers of a dictionary, as Python's numbers, which JSON can hold."""
     import numpy as np  # the checks of names do without

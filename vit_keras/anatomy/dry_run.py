@@ -40,24 +40,19 @@ def asked(question: Callable[..., Any]) -> Callable[..., Any]:
         answers = kept(checked(model), "answers", dict)
         before, answer = answers.get(question.__name__, ((), None))
         if not changes.is_same(before, _state(model)):
-            with concurrent.futures.ThreadPoolExecutor(1) as thread:  # what is traced is a matter of the thread
-                answer = thread.submit(_answered, question, learner(model)).result()
+            try:
+                with concurrent.futures.ThreadPoolExecutor(1) as thread:  # what is traced is a matter of the thread
+                    answer = thread.submit(question, learner(model)).result()
+            except (TypeError, ValueError):
+                raise
+            except Exception as error:  # each backend's own
+                reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+                does = f"Cannot tell what the model {learner(model).name!r} does. On gray images it fails: {reason}"
+                raise ValueError(does) from error
             answers[question.__name__] = (_state(model), answer)  # the first call may have built layers
         return answer
 
     return ask
-
-
-def _answered(question: Callable[..., Any], model: keras.Model) -> Any:
-    try:
-        return question(model)
-    except (TypeError, ValueError):
-        raise
-    except Exception as error:  # each backend's own
-        reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-        raise ValueError(
-            f"Cannot tell what the model {model.name!r} does. On gray images it fails: {reason}"
-        ) from error
 
 
 def _state(model: keras.Model) -> list[Any]:
@@ -103,7 +98,7 @@ def images(model: keras.Model, values: Any) -> Any:
         raise ValueError(f"The model {model.name!r} is not built: nothing tells what it takes. Call it once.")
     known = built.inputs
     of_vit = [x for x in known if len(x.shape) > 3 and x.shape[-1] in (None, channels)]
-    of_images = {id(x) for x in of_vit or known if len(x.shape) > 3}
+    of_images = {id(x) for x in of_vit or known if len(x.shape) > 3 or not known[1:]}  # one input may be a flat image
 
     def filled(x):
         given = x.shape[1:]
@@ -147,18 +142,25 @@ def _learning(model: keras.Model) -> list[keras.layers.Layer]:
 def input_range(model: keras.Model) -> str:
     """Return the range of the pixels that a model takes, from what its ViT sees of -1, 0, 1 and 255 at the median."""
     batch = images(model, [-1.0, 0.0, 1.0, 255.0])
+    if any("int" in each.dtype.name for each in keras.tree.flatten(batch)):
+        return "pixels"
     seen = reaching(model, batch)
-    learned = [layer for layer in around(model) if mixes(layer)]
-    if learned and not np.array_equal(seen, reaching(model, batch, learned)):
-        return "normalized"  # features of the user's own
-    # `TimeDistributed` makes images of frames.
-    below, black, one, white = np.median(seen.reshape(4, -1, seen.shape[-1]), axis=1).mean(axis=-1)
-    whole = any("int" in each.dtype.name for each in keras.tree.flatten(batch))
-    if not whole and all(0.5 < abs(step) < 2 for step in (black - below, one - black)):
+    if makes_features(model, batch, seen):
+        return "normalized"
+    seen = seen.reshape(4, -1)  # `TimeDistributed` makes images of frames
+    moving = np.ptp(seen, axis=0) > 0  # unlike padding
+    below, black, one, white = np.median(seen[:, moving] if moving.any() else seen, axis=1)
+    if all(0.5 < abs(step) < 2 for step in (black - below, one - black)):
         return "normalized"  # -1, 0 and 1 arrive as such
-    if not whole and abs(one - black) > 0.5:
+    if abs(one - black) > 0.5:
         return "unit"
     return "pixels" if 0.5 < abs(white - black) < 10 else "normalized"
+
+
+def makes_features(model: keras.Model, batch: Any, seen: np.ndarray) -> bool:
+    """Return whether what reaches the ViT of a batch depends on kernels before it: features, of any range."""
+    learned = [layer for layer in around(model) if mixes(layer)]
+    return bool(learned) and not np.array_equal(seen, reaching(model, batch, learned))
 
 
 RESIZING = (Preprocess, keras.layers.Resizing, keras.layers.CenterCrop, keras.layers.RandomCrop)
@@ -308,9 +310,12 @@ def _kind(y: np.ndarray) -> str | None:
         return None
     if (y > -1e-3).all() and (y < 1 + 1e-3).all():
         return "probabilities"
-    # A cosine does not grow, and leaves [-1, 1] by its scale.
-    grows = np.abs(y[8:]).max() > 4 * np.abs(y[4:8]).max() or np.abs(y).max() > 2
-    return "logits" if grows and (y < 0).any() else None
+    # A cosine does not grow, and leaves [-1, 1] by its scale. A smooth ReLU stays near 0 where it is negative.
+    below = np.maximum(-y, 0)
+    grows = below[8:].max() > 4 * below[4:8].max() or below.max() > 2
+    columns = y.reshape(-1, y.shape[-1])
+    mixed = ((columns >= 0) & (columns <= 1)).all(axis=0) & (np.ptp(columns, axis=0) > 0)
+    return "logits" if grows and not mixed.any() else None
 
 
 # --- what is read of the tokens -----------------------------------------------------------------------------------

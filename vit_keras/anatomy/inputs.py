@@ -129,7 +129,8 @@ def batch_preprocessing_of(model: keras.Model) -> Preprocessing:
     own = preprocessing_of(model)
     if own.image_size is not None:
         return own
-    first = _sizing(model)
+    steps: list[Any] = resizing(model)  # of which the first that gives all images one size counts
+    first = next((x for x in steps if not isinstance(x, Preprocess) or x.preprocessing.image_size is not None), None)
     if isinstance(first, Preprocess):
         inside: Any = first.preprocessing  # which has a size
         if inside.crop is None:
@@ -163,11 +164,3 @@ _INTERPOLATIONS = {
     ("lanczos3", True): "lanczos",
 }
 """Those of `Preprocessing`, by the arguments `interpolation` and `antialias` of `keras.layers.Resizing`."""
-
-
-def _sizing(model: keras.Model) -> Any:
-    """Return the first layer before the ViT that gives images of any size one size; `None` if there is none."""
-    for layer in resizing(model):
-        if not isinstance(layer, Preprocess) or layer.preprocessing.image_size is not None:
-            return layer
-    return None

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from typing import Any
 
 import keras
 import numpy as np
 
 from .. import labels
-from .._internal.validate import as_array, one_of
+from .._internal import validate
 from ..backend.keras_internals import origin, output_number
 from .dry_run import ending
 from .parts import checked, keeper
@@ -63,7 +63,7 @@ def probabilities(model: keras.Model, outputs: Any) -> np.ndarray:
         raise ValueError(
             f"The model {model.name!r} is not a classifier: its task is {task(model)!r}. Call predictions()."
         )
-    outputs, kind = as_array(outputs, "float32"), output_kind(model)
+    outputs, kind = validate.numbers(outputs, "outputs", axes=2).astype("float32"), output_kind(model)
     if task(model) == "multi":
         return outputs if kind == "probabilities" else sigmoid(outputs)
     # Half precision sums to 1 within a hundredth.
@@ -100,7 +100,7 @@ def predictions(model: keras.Model, outputs: Any) -> np.ndarray:
         return probabilities(model, outputs)
     if lack := why_not_classifier(model):
         raise ValueError(f"The model {model.name!r} does not predict numbers: {lack}.")
-    return as_array(outputs, "float32")
+    return validate.numbers(outputs, "outputs", axes=2).astype("float32")
 
 
 def levels(numbers: Any, count: int) -> np.ndarray:
@@ -117,7 +117,8 @@ def levels(numbers: Any, count: int) -> np.ndarray:
         >>> levels([-0.7, 0.4, 1.6, 9.0], 4)
         array([0, 0, 2, 3], dtype=int32)
     """
-    return np.clip(np.rint(numbers), 0, count - 1).astype("int32")
+    highest = validate.positive_integer(count, "count") - 1
+    return np.clip(np.rint(validate.numbers(numbers, "numbers")), 0, highest).astype("int32")
 
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:
@@ -176,7 +177,7 @@ def top_predictions(model: keras.Model, predictions: np.ndarray, top: int | None
         >>> top_predictions(tiny, np.array([0.25, 0.75]), top=1)
         [{'class': 1, 'name': 'dog', 'probability': 0.75}]
     """
-    known, kind = output_names(model), task(model)
+    known, kind, predictions = output_names(model), task(model), validate.numbers(predictions, "predictions", axes=1)
     measure = "value" if kind in NUMBERS else "probability"
     order = range(len(predictions)) if kind in NUMBERS else (-predictions).argsort(kind="stable")[:top]
     rows = []
@@ -272,6 +273,7 @@ def name_classes(model: keras.Model, names: Sequence[str], task: str = "single")
         Whether the names were attached.
 
     Raises:
+        TypeError: The names are not a list.
         ValueError: The task is unknown.
 
     Example:
@@ -281,7 +283,8 @@ def name_classes(model: keras.Model, names: Sequence[str], task: str = "single")
         True
     """
     shape = tuple(getattr(checked(model), "output_shape", ()))
-    fit = shape[1:] == (1 if one_of(task, "task", labels.TASKS) == "ordinal" else len(names),)
+    count = len(validate.instance(names, Sized, "names"))
+    fit = shape[1:] == (1 if validate.one_of(task, "task", labels.TASKS) == "ordinal" else count,)
     if fit:
         set_classes(model, names, task)
     return fit

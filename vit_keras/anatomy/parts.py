@@ -199,9 +199,8 @@ def quantization(model: keras.Model) -> str | None:
 def set_rates(vit: keras.Model, dropout: float | None = None, stochastic_depth: float | None = None) -> None:
     """Change the rates of dropout and stochastic depth in the blocks of a model; compile it again afterwards."""
     given = {"dropout": dropout, "stochastic_depth": stochastic_depth}
-    given = {field: rate for field, rate in given.items() if rate is not None}
     for field, rate in given.items():
-        if not (is_number(rate) and 0 <= rate < 1):
+        if rate is not None and not (is_number(rate) and 0 <= rate < 1):
             raise ValueError(f"{field} must be a rate in [0, 1). Received: {rate!r}")
     found = blocks(vit)
     if any(given.values()) and any(getattr(block, "remat", False) for block in found):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .._internal.validate import expanded, positive_integer
+from .._internal.validate import expanded, listed, positive_integer
 from .formats import exported_files, find_format
 from .running import Running
 
@@ -62,8 +62,7 @@ def benchmark(
     """
     positive_integer(batch_size, "batch_size")
     positive_integer(rounds, "rounds")
-    files = [files] if isinstance(files, (str, os.PathLike)) else files
-    paths = [expanded(file) for file in files]
+    paths = [expanded(file) for file in listed(files, (str, os.PathLike), "files")]
     for path in paths:
         if not path.exists():
             raise FileNotFoundError(f"There is no file {path}.")

@@ -17,7 +17,7 @@ from typing import IO, Any, TypeAlias, Union
 import numpy as np
 from PIL import ExifTags, Image
 
-from .._internal.validate import size_pair
+from .._internal.validate import instance, size_pair
 from ..resampling import picture_filter, resize_bilinear
 from .pixels import to_uint8
 
@@ -127,9 +127,7 @@ def resize_image(
         (2, 2, 3)
     """
     interpolation, size = picture_filter(interpolation), size_pair(size, "size")
-    if not isinstance(image, np.ndarray):
-        raise TypeError(f"image must be an array of pixels. Received: {image!r:.100}")
-    if image.ndim not in (2, 3) or 0 in image.shape:
+    if instance(image, np.ndarray, "image").ndim not in (2, 3) or 0 in image.shape:
         raise ValueError(f"An image has the shape (height, width, channels). Received: {image.shape}")
     if image.dtype.kind not in "fiu":
         raise TypeError(f"An image is resized in uint8 or floats. Received: an array of dtype {image.dtype}")

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from .._internal.validate import as_array, positive_integer
+from .._internal.validate import as_array, instance, positive_integer
 from ..anatomy.inputs import batch_preprocessing_of
 from ..anatomy.outputs import output_kind
 from ..anatomy.parts import has_vit
@@ -91,9 +91,7 @@ def encode_texts(
 
 
 def _towers(model: Any) -> ImageText:
-    if not isinstance(model, ImageText):
-        raise TypeError(f"model must be an ImageText, as open_image_text returns it. Received: {model!r:.100}")
-    return model
+    return instance(model, ImageText, "model, as open_image_text returns it,")
 
 
 def _check_tokens(config: TextConfig, ids: np.ndarray) -> None:

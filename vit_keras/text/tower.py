@@ -8,6 +8,7 @@ from typing import Any
 import keras
 
 from .. import layers
+from .._internal.validate import instance
 from ..backend.keras_speed import FastModel
 from ..layers._base import LayerNormalization
 from .config import TextConfig
@@ -63,8 +64,7 @@ def build_text(config: TextConfig, *, dtype: Any = None) -> TextTransformer:
         >>> build_text(tiny).output_shape
         (None, 512)
     """
-    if not isinstance(config, TextConfig):
-        raise TypeError(f"config must be a TextConfig. Received: {config!r:.100}")
+    instance(config, TextConfig, "config")
     policy = keras.dtype_policies.get(dtype) if dtype is not None else keras.config.dtype_policy()
     fixed = not config.causal or config.pooling == "last"
     ids = keras.Input((config.context_length if fixed else None,), dtype="int32", name="tokens")

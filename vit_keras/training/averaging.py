@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from .. import anatomy
+from .._internal.validate import listed
 from ..anatomy.outputs import output_names
 from ..anatomy.parts import find_vit, has_vit, quantization
 from ..opening import as_model
@@ -48,7 +49,7 @@ def average(models: Iterable[keras.Model | str | os.PathLike[str]]) -> keras.Mod
         >>> all(np.allclose(*pair) for pair in zip(soup.get_weights(), both))
         True
     """
-    models = [models] if isinstance(models, (str, os.PathLike, keras.Model)) else list(models)
+    models = listed(models, (str, os.PathLike, keras.Model), "models")
     if not models:
         raise ValueError("There are no models. Pass a list of models or of files.")
     origins = set()
@@ -60,6 +61,10 @@ def average(models: Iterable[keras.Model | str | os.PathLike[str]]) -> keras.Mod
         origins.add(getattr(find_vit(model), "origin", None) if has_vit(model) else None)
         if number == 0:
             result, first, begin = type(model).from_config(model.get_config()), facts, name
+            if len(result.weights) != len(model.weights):  # a subclass is not built without a call
+                raise ValueError(
+                    f"{name} cannot be copied by its get_config(). Average what is in it, such as its ViT."
+                )
             totals = [np.zeros(weight.shape) for weight in model.weights]
         for what, known in first.items():
             if facts.get(what) != known:

@@ -10,7 +10,7 @@ import numpy as np
 from .. import anatomy
 from .._internal.validate import as_array, received, see
 from .._internal.warn import warn_caller
-from ..anatomy.dry_run import input_range, reaching
+from ..anatomy.dry_run import input_range, makes_features, reaching
 from ..anatomy.inputs import check_batch, preprocessing_of
 from ..anatomy.parts import dense_layers, find_vit
 from ..preprocess.pixels import is_plausible_range
@@ -102,6 +102,8 @@ def check_range(model: keras.Model, inputs: Any) -> None:
         pixels = as_array(inputs[vit.inputs[0].name] if isinstance(inputs, dict) else inputs).astype("float32")
     else:
         pixels = reaching(model, _head(inputs, 2))
+        if np.isfinite(pixels).all() and makes_features(model, _head(inputs, 2), pixels):
+            return
     if not np.isfinite(pixels).all():
         raise ValueError(f"The first batch has pixels that are not finite numbers.{see('nan')}")
     preprocessing = preprocessing_of(vit)  # for the pixels that the ViT itself takes

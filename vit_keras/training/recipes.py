@@ -30,7 +30,7 @@ from .._internal.validate import (
     python_numbers,
 )
 from ..anatomy.outputs import NUMBERS
-from ..anatomy.parts import find_vit, has_vit, learner, set_rates
+from ..anatomy.parts import checked, find_vit, has_vit, learner, set_rates
 from ..backend import replicas
 from ..backend.keras_internals import policy_of
 from . import lora as low_rank
@@ -275,6 +275,7 @@ class Recipe:
                 A model with several outputs needs a loss. A model with its own `compute_loss` gets none, but for
                 `Distillation`.
             metrics: As for `keras.Model.compile`. `"accuracy"` is the one for the labels that the loss takes.
+                A model of several outputs has none, unless you pass some.
             batch_size: The batch size of `fit`. `None`: the batch size of `data`, if known.
             steps: Number of batches of the whole training. `None`: those of `fit`, through `callbacks`.
             **options: More arguments of `keras.Model.compile`, such as `run_eagerly` and `steps_per_execution`.
@@ -291,20 +292,20 @@ class Recipe:
             >>> [variable.path for variable in model.trainable_variables]
             ['head/kernel', 'head/bias']
         """
-        if not isinstance(model, keras.Model):
-            raise TypeError(f"model must be a Keras model. Received: {type(model).__name__}")
-        with replicas.scope_of(model):
+        with replicas.scope_of(checked(model)):
             replicas.check_accumulation(self.accumulate)
             batch_size, labels = (batch_size, None) if data is None else self._check(model, data, loss, batch_size)
             ensure_built(model)
-            metrics = metrics if isinstance(metrics, dict) else keras.tree.flatten(metrics or [])
+            if several := len(getattr(model, "outputs", None) or ()) > 1:
+                metrics = None if metrics == ("accuracy",) else metrics
+            metrics = metrics if several or isinstance(metrics, dict) else keras.tree.flatten(metrics or [])
             own_loss = type(model).compute_loss is not keras.Model.compute_loss
             learns_labels = isinstance(model, Distillation) or not own_loss
             if loss is None and learns_labels:
                 loss, right = loss_and_accuracy(learner(model), labels, self.loss == "binary", self.label_smoothing)
                 metrics = [right if metric == "accuracy" else metric for metric in keras.tree.flatten(metrics)]
                 metrics = [metric for metric in metrics if metric is not None]
-            elif not learns_labels and not isinstance(metrics, dict):
+            elif not learns_labels and isinstance(metrics, list):
                 metrics = [metric for metric in metrics if metric != "accuracy"]
             self._prepare(model, own_loss)
             optimizer = self.for_model(model).make_optimizer(batch_size, steps)

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from .._internal.imports import extra
-from .._internal.validate import positive_integer
+from .._internal.validate import instance, positive_integer
 from .colors import Clip, Cmap, color, limits_of, percentiles, stretch
 from .options import check_options, parameters_of
 from .overlays import as_map, as_picture, in_size, lay, upsample
-from .recording import of_images
+from .recording import Recording, of_images
 
 __all__ = ["new_figure", "plot_heads", "plot_layers", "plot_maps", "plot_methods"]
 
@@ -224,7 +224,7 @@ def look_of(options: Mapping[str, Any], function: Callable[..., Any]) -> Look:
 
 def of_one_image(recording: Any, image: int) -> Any:
     """Return the part of a recording with attention that belongs to one image."""
-    count = len(recording.images)
+    count = len(instance(recording, Recording, "recording").images)
     if not -count <= operator.index(image) < count:
         raise ValueError(f"The recording has {count} images. Received: image={image}")
     if recording.attention is None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .._internal.validate import instance
+from .._internal.validate import instance, one_of
 from .overlays import mass_mask as mass_mask
 from .recording import Recording, fuse_heads
 
@@ -133,8 +133,7 @@ def alti_rollout(recording: Recording, start_layer: int = 0, kind: str = "alti",
         >>> alti_rollout(visualize.record(model, np.zeros((32, 32, 3), "uint8"))).shape
         (1, 4, 4)
     """
-    if kind not in ("alti", "norm"):
-        raise ValueError(f"kind must be 'alti' or 'norm'. Received: {kind!r}")
+    one_of(kind, "kind", ("alti", "norm"))
     return _roll(recording, token_contributions(recording, kind), 0.0, 0.0, start_layer, _start(recording, query))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageFilter
 
-from .._internal.validate import as_array, numbers
+from .._internal.validate import as_array, numbers, size_pair
 from ..preprocess.images import read
 from ..preprocess.pixels import gray
 from ..resampling import resize_bilinear
@@ -165,8 +165,7 @@ def upsample(maps: np.ndarray, size: tuple[int, int], interpolation: str = "bili
     maps = numbers(maps, "maps").astype("float64")
     if maps.ndim < 2 or 0 in maps.shape:
         raise ValueError(f"maps must have the shape (..., down, across). Received: {maps.shape}")
-    if len(size) != 2 or min(size) < 1:
-        raise ValueError(f"size must be (height, width) in pixels. Received: {size}")
+    size = size_pair(size, "size")
     if interpolation == "nearest":
         rows, columns = (
             ((np.arange(new) + 0.5) * old / new).astype(int) for new, old in zip(size, maps.shape[-2:], strict=True)

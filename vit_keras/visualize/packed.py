@@ -11,6 +11,7 @@ from keras import ops
 
 from .. import anatomy
 from .._internal.tap import tap
+from .._internal.validate import instance
 from ..anatomy.parts import attention_blocks, prefix_names
 from ..backend.keras_internals import no_gradients
 from ..packing.model import PackedTransformer
@@ -49,7 +50,7 @@ def record_packed(packed: PackedTransformer, images: Sequence[np.ndarray]) -> li
         seen[name].append(tensor)
         return tensor
 
-    packing = packed.arrange(images)
+    packing = instance(packed, PackedTransformer, "packed").arrange(images)
     with no_gradients(), tap(collect):
         outputs = packed(packing.inputs, training=False)
         last = seen["output"][-1]

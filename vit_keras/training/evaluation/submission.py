@@ -17,7 +17,7 @@ from ..._internal.atomic import check_writable, complete
 from ..._internal.finite import check_outputs
 from ..._internal.imports import INSTALL, extra
 from ..._internal.progress import progress_bar
-from ..._internal.validate import expanded, one_of, positive_integer
+from ..._internal.validate import expanded, listed, one_of, positive_integer
 from ...anatomy.outputs import NUMBERS, output_kind, sigmoid, softmax
 from ...opening import as_model
 from ..data.columns import VALUES, Meaning, check_spelling, columns_of, meaning_of
@@ -109,7 +109,7 @@ def predict_table(
     one_of(errors, "errors", ("raise", "skip"))
     positive_integer(batch_size, "batch_size")
     target = None if output is None else _target(output)
-    models = [models] if isinstance(models, (str, os.PathLike, keras.Model)) else list(models)
+    models = listed(models, (str, os.PathLike, keras.Model), "models")
     if not models:
         raise ValueError("There are no models. Pass one, or a list of models or of paths.")
     pandas = extra("pandas", "Predictions of a table need pandas")

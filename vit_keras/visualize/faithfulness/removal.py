@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from ... import anatomy
-from ..._internal.validate import one_of
+from ..._internal.validate import listed, one_of
 from ...anatomy.outputs import NUMBERS
 from ...anatomy.parts import attention_blocks
 from .case import Case, MapMethod, wants_target
@@ -197,10 +197,8 @@ def evaluate_maps(
 
 
 def _named(methods):
-    if isinstance(methods, str):
-        methods = [methods]
     if not isinstance(methods, Mapping):
-        methods = list(methods)
+        methods = listed(methods, (str,), "methods")
         if not all(isinstance(m, str) for m in methods):
             raise TypeError(f"Functions need names: {{'mine': function}}. Received: {methods}")
         methods = {name: name for name in methods}
