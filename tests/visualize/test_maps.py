@@ -218,7 +218,7 @@ MISTAKES = {
     "no exits": (lambda: visualize.legrad(recorded()), "exits=True"),
     "no cam": (lambda: visualize.grad_cam(WITHOUT), "no normed gradients.*keep=.*normed"),
     "kind of cam": (lambda: visualize.grad_cam(recorded(), "eigencam"), "'gradcam', 'hirescam'.*'eigencam'"),
-    "kind of alti": (lambda: visualize.alti_rollout(recorded(), kind="l1"), "'alti' or 'norm'.*'l1'"),
+    "kind of alti": (lambda: visualize.alti_rollout(recorded(), kind="l1"), "'alti', 'norm'.*'l1'"),
     "fusion": (lambda: visualize.attention_rollout(recorded(), head_fusion="sum"), "'mean', 'max' or 'min'.*'sum'"),
     "ratio": (lambda: visualize.attention_rollout(recorded(), discard_ratio=1), r"\[0, 1\).*1"),
     "layer": (lambda: visualize.cls_attention(recorded(), 3), "blocks 0, 1, 2. Received: 3"),
