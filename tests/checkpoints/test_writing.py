@@ -371,6 +371,7 @@ FOLDERS = [
 FEW_FOLDERS = ("hf_beit", "hf_siglip_vision", "hf_clip_classifier", "hf_clip_projection", "hf_dinov3")
 
 
+@pytest.mark.few_cases(5)
 @pytest.mark.parametrize("name", matrix(FOLDERS, FEW_FOLDERS))
 def test_a_folder_of_hugging_face(name, tmp_path):
     model, source = golden_model(name, tmp_path / "source")
