@@ -280,7 +280,7 @@ def test_a_model_without_classes_is_evaluated_by_its_features_and_by_a_function(
         ({"methods": ["cam"]}, ValueError, "method must be one of 'rollout'"),
         ({"methods": []}, ValueError, "must name one or more"),
         ({"methods": {"random": "rollout"}}, ValueError, "'random' is always added"),
-        ({"methods": {"mine": 3}}, TypeError, "A method .a name.*Received: 3"),
+        ({"methods": {"mine": 3}}, TypeError, "A method is a name.*Received: 3"),
         ({"methods": [len]}, TypeError, "Functions need names"),
         ({"methods": {"mine": lambda m, x: np.ones((1, 3, 3))}}, ValueError, r"Received: \(1, 3, 3\)"),
         ({"methods": {"mine": lambda m, x: np.full((1, 4, 4), np.nan)}}, ValueError, "not finite"),

@@ -13,7 +13,7 @@ import numpy as np
 from keras import ops
 
 from ... import anatomy
-from ..._internal.validate import instance, one_of
+from ..._internal.validate import one_of, received
 from ...anatomy.dry_run import readout
 from ...anatomy.outputs import why_not_classifier
 from ...anatomy.parts import find_vit, learner, patch_grid, prefix_names
@@ -144,7 +144,12 @@ def _options(method):
 
 def wants_target(method: MapMethod) -> bool:
     """Return whether a method explains a class that it does not name itself; a function does if it has a `target`."""
-    if callable(instance(method, (str, Mapping, Callable), "A method (a name, options or a function)")):
+    if not (callable(method) or isinstance(method, (str, Mapping))):
+        raise TypeError(
+            "A method is a name, a dictionary of arguments of attention_map, or a function. Received: "
+            f"{received(method)}"
+        )
+    if callable(method):
         return "target" in inspect.signature(method).parameters
     options = _options(method)
     name = options.get("method")  # None: as in attention_map, of a class only if it names one
