@@ -44,6 +44,7 @@ class Case:
         dtype = "mixed_bfloat16" if self.rng.random() < 0.1 else None
         self.model = far_from_uniform(vit.build(ViTConfig(**SIZES, **kind), dtype=dtype), 0.3, eagerly=False)
         self.undo, self.seen, self.state = contextlib.ExitStack(), [], {"scale": 1.0}
+        self.model(self.images())  # what is known of its layers then may be out of date after a change
 
     def pick(self, *kinds):
         """One of the layers of some classes, however deep."""
@@ -71,7 +72,7 @@ class Case:
                 variable.assign(value)
             torch.manual_seed(0)
             self.seen.clear()
-            with direct.through_keras() if through_keras else contextlib.nullcontext():
+            with direct.asked_once(directly=False) if through_keras else contextlib.nullcontext():
                 own = _result(call, self.model, torch.tensor(images))
                 found.append([own, *self._step(torch.tensor(images)), sorted(self.seen)])  # of threads, in no order
         for number, (fast, slow) in enumerate(zip(*found, strict=True)):

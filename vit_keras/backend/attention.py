@@ -13,7 +13,6 @@ from keras import ops
 
 from . import openvino, products
 from .backward import recomputed
-from .direct import is_direct
 
 logger: logging.Logger = logging.getLogger("vit_keras")
 
@@ -32,7 +31,7 @@ def fused_attention(query: Any, key: Any, value: Any, bias: Any = None) -> Any:
     """Return the output of the fused kernel for inputs `(batch, heads, tokens, width)`."""
     # PyTorch's own function is called, because Keras' transposes the axes, and older versions accept no bias.
     if keras.backend.backend() == "torch":
-        if not (bias is None and is_direct(query) and query.dtype is key.dtype is value.dtype):
+        if not (bias is None and query.dtype is key.dtype is value.dtype):
             dtype = keras.backend.result_type(*(x.dtype for x in (query, key, value)))
             query, key, value, bias = (x if x is None else ops.cast(x, dtype) for x in (query, key, value, bias))
         if bias is None:

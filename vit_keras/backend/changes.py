@@ -14,6 +14,8 @@ import keras
 from .keras_internals import OWN_VARIABLES
 
 _numbers = itertools.count(1)
+latest: int = 0
+"""The number of the layer that has changed last."""
 
 KEPT_BY_KERAS = {"_called", "_parent_path", "_path", "_losses_override", "_torch_params", "_build_shapes_dict"}
 """Attributes that Keras sets while it builds or calls a layer, and that no output depends on."""
@@ -24,7 +26,8 @@ NUMBER = "_changed"
 
 def note(layer: Any) -> None:
     """Give a layer that has changed the next number."""
-    layer.__dict__[NUMBER] = next(_numbers)
+    global latest
+    latest = layer.__dict__[NUMBER] = next(_numbers)
 
 
 def watch(layer: keras.layers.Layer) -> tuple[list[Any], list[keras.Variable]]:

@@ -20,7 +20,7 @@ from .._internal.validate import positive_integer
 from ..labels import check_class_numbers
 from . import compiled, distribution, openvino
 from .changes import is_same
-from .direct import asked_once, call_model, stock_call, through_keras
+from .direct import asked_once, call_model, stock_call
 from .guarded import Guarded
 from .keras_internals import (
     clear_losses,
@@ -58,7 +58,7 @@ class FastModel(Guarded, keras.Model):
             training = bool(training) if concrete(inputs) else training  # layers that are told need not ask Keras
             if sys.modules["torch"].compiler.is_compiling():  # which stops at the context variables below
                 return super().call(inputs, training=training, mask=mask, **kwargs)
-            with self._replaced_parameters(), through_keras() if self.run_eagerly else asked_once():
+            with self._replaced_parameters(), asked_once(directly=not self.run_eagerly):
                 return super().call(inputs, training=training, mask=mask, **kwargs)
         plain = mask is None and not kwargs and not self.run_eagerly and not is_watched()
         if plain and _outside_of_any_graph(inputs, training):

@@ -123,7 +123,7 @@ def normalize(x: Any, gamma: Any, beta: Any, epsilon: Any, dtype: Any) -> Any:
 def _values(x: Any, *variables: Any, in_float32: bool = False) -> Any:
     """Return the tensors of variables if PyTorch computes the same as Keras with them and `x`, or `None`."""
     # They have the dtype of `x` or, if `in_float32`, float32, as PyTorch's layer normalization of bfloat16 takes them.
-    if type(x) is not _Tensor or x.is_meta or _torch.compiler.is_compiling():  # Keras infers shapes on "meta"
+    if type(x) is not _Tensor or x.is_meta or _torch.compiler.is_dynamo_compiling():  # Keras infers shapes on "meta"
         return None
     dtype, is_cpu = x.dtype, x.is_cpu
     if not dtype.is_floating_point or (is_cpu and dtype is _torch.float16):  # Keras computes some in float32

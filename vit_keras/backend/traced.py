@@ -22,7 +22,7 @@ import numpy as np
 
 from .._internal.tap import is_watched, taps
 from .changes import NUMBER, is_same, watch
-from .direct import HOOKS
+from .direct import HOOKS, is_ours
 from .keras_internals import OWN_POLICY, OWN_VARIABLES, draw_by_torch, flat_layers, kept
 
 logger: logging.Logger = logging.getLogger("vit_keras")
@@ -176,7 +176,7 @@ def _settings(layers: list[keras.layers.Layer]) -> str | None:
 
 def _described(layer: keras.layers.Layer) -> Any:
     own = vars(layer)
-    if not layer._is_ours or {"call", "forward"} & own.keys() or own["activity_regularizer"] is not None:
+    if not is_ours(type(layer)) or {"call", "forward"} & own.keys() or own["activity_regularizer"] is not None:
         raise TypeError
     names = sorted(name for name in own if name[0] != "_" and name not in _NO_SETTINGS)
     if isinstance(layer, keras.layers.Dropout) and layer.noise_shape and layer.rate:

@@ -12,7 +12,7 @@ import numpy as np
 from .._internal.fields import FieldsDoc
 from ..backend import changes, ops
 from ..backend.backward import in_one_pass, layer_norm
-from ..backend.direct import Direct, may_skip_keras
+from ..backend.direct import Direct, is_ours, plain_inside
 from ..backend.keras_internals import add_seed_generator, flat_layers, full_kernel, kernel_of
 from ..config import ViTConfig
 
@@ -78,7 +78,10 @@ class Layer(Direct, _Declared):
             cls.__doc__ = doc
 
     def __init__(self, *args: Any, **kwargs: Any):
-        given = self._arguments.bind(*args, **kwargs)
+        try:
+            given = self._arguments.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{type(self).__name__}: {error}") from None
         given.apply_defaults()
         fields = given.arguments
         super().__init__(*fields.pop("args", ()), **fields.pop("kwargs"))
@@ -98,17 +101,6 @@ class Layer(Direct, _Declared):
             part.build(shape)
         return part
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        own = self.__dict__
-        is_change = own.get("built") and own.get(name, self) is not value and name not in changes.KEPT_BY_KERAS
-        super().__setattr__(name, value)
-        if is_change:
-            changes.note(self)
-
-    def __delattr__(self, name: str) -> None:
-        super().__delattr__(name)
-        changes.note(self)
-
     def register_forward_hook(self, *args: Any, **kwargs: Any) -> Any:
         changes.note(self)  # torch.compile does not look for new hooks
         return super().register_forward_hook(*args, **kwargs)
@@ -124,7 +116,7 @@ class Layer(Direct, _Declared):
             for name in ("call", "compute_output_shape")
         )
         returns_more = any(value is True for value in (*args[1:], *kwargs.values()))
-        is_followed = returns_more or (call < shape and not self._is_ours)
+        is_followed = returns_more or (call < shape and not is_ours(type(self)))
         return (keras.Operation if is_followed else keras.layers.Layer).compute_output_spec(self, *args, **kwargs)
 
     def get_config(self) -> dict[str, Any]:
@@ -160,10 +152,10 @@ class Dense(Layer, keras.layers.Dense):
 
     def call_with_gelu(self, inputs: Any, approximate: str) -> Any:
         """Return the GELU of the output in one PyTorch kernel, or `None` if the layer must be called."""
-        is_ours = type(self) is Dense and Dense.call is _CALL and "call" not in vars(self)
-        if not is_ours or self.activation is not keras.activations.linear:
+        is_known = type(self) is Dense and Dense.call is _CALL and "call" not in vars(self)
+        if not is_known or self.activation is not keras.activations.linear:
             return None
-        if not may_skip_keras(self, (inputs,), {}, False):  # a hook would see another output
+        if not plain_inside(self, (inputs,), {}):  # a hook would see another output
             return None
         return ops.linear(inputs, kernel_of(self), self.bias, approximate)
 

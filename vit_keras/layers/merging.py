@@ -22,8 +22,7 @@ class MergingBlock(TransformerBlock):
         inputs: Tokens. There is no `attention_mask`: tokens that it keeps apart could be merged.
         sizes: Number of patches in each token, `(batch, tokens, 1)`, which counts as this number of keys; `None` where
             no block before merged tokens.
-        rope: See `TransformerBlock`.
-        return_attention_scores: Whether to also return the scores, last.
+        rope, return_attention_scores: See `TransformerBlock`.
 
     Input shape:
         `(batch, tokens, hidden_size)`

@@ -49,9 +49,7 @@ class AttentionPooling(Composite):
     mlp_dim: int
     """Hidden width of the MLP."""
     mlp_activation: str = "gelu_tanh"
-    """See `MlpBlock`."""
     epsilon: float = 1e-6
-    """Added to the variance in the layer normalization."""
     prefix_tokens: int = 0
     """Tokens before the patches that the probe does not see."""
 
