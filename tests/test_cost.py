@@ -31,6 +31,7 @@ FIELDS = {
     "means": {"pooling": "token+gap", "final_norm": "pooled", "mlp_activation": "gelu"},
     "distilled": {"pooling": "token+dist", "distillation_token": True},
     "features": {"include_top": False, "mlp_activation": "quick_gelu"},
+    "dropped patches": {"include_top": False, "pooling": None, "patch_dropout": 0.5},
     "representation": {"representation_size": 24, "pre_norm": True, "patch_norm": True},
     "relative": {"relative_positions": True, "position": None},
     "rope": {**ROPE, "rope_kind": "mixed"},
@@ -206,8 +207,9 @@ def test_on_the_command_line(capsys):
     assert main(arguments) == 0
     printed = capsys.readouterr().out
     assert f"{expected.parameters:,}" in printed and "on 8 devices (fsdp)" in printed and "on each device" in printed
-    assert main(["cost", "vit_s16"]) == 0
-    assert "sends" not in capsys.readouterr().out
+    assert main(["cost", "vit_s16", "--training", "--optimizer", "lion"]) == 0
+    printed = capsys.readouterr().out
+    assert "sends" not in printed and "update of the weights" in printed and "activations" not in printed
 
 
 def test_the_page_runs_and_has_the_tables(check, capsys):

@@ -1,34 +1,16 @@
 """Tables of positions and computed ones, against torch, timm, transformers and vit-pytorch."""
 
-import re
-
 import keras
 import numpy as np
 import pytest
 from keras import ops
+from resampling_reference import REFERENCE, cases, close, sides
 from support import DATA
 
 from vit_keras import positions
 from vit_keras.resampling import METHODS, resize_grid
 
-REFERENCE = dict(np.load(DATA / "resampling.npz"))
 rng = np.random.default_rng(0)
-
-
-def cases(prefix):
-    """The reference's arrays of such names, as `(array, case, new size)`, where a case is like 5x4_9x11 or 9x11."""
-    found = [re.fullmatch(rf"{prefix}_((?:\d+x\d+_)?(\d+x\d+))", key) for key in REFERENCE]
-    return [(REFERENCE[match[0]], match[1], sides(match[2])) for match in found if match]
-
-
-def sides(text):
-    return tuple(map(int, text.split("x")))
-
-
-def close(got, wanted, tolerance):
-    got = ops.convert_to_numpy(got)
-    assert got.shape == wanted.shape
-    np.testing.assert_allclose(got, wanted, rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize("method", METHODS)

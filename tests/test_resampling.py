@@ -1,18 +1,16 @@
 """Resampling, against torch, timm, TensorFlow and Google's own."""
 
-import re
-
 import keras
 import numpy as np
 import pytest
 from keras import ops
 from PIL import Image
+from resampling_reference import REFERENCE, cases, close
 from support import DATA
 
 from vit_keras import positions, resampling
 from vit_keras.resampling import METHODS, PICTURES, picture_filter, resampling_matrix, resize_grid, table_filter
 
-REFERENCE = dict(np.load(DATA / "resampling.npz"))
 GOLDEN = {
     "google": "bilinear_align_corners",
     "bilinear": "bilinear",
@@ -22,22 +20,6 @@ GOLDEN = {
     "dino": "bicubic_dino",
 }
 rng = np.random.default_rng(0)
-
-
-def cases(prefix):
-    """The reference's arrays of such names, as `(array, case, new size)`, where a case is like 5x4_9x11 or 9x11."""
-    found = [re.fullmatch(rf"{prefix}_((?:\d+x\d+_)?(\d+x\d+))", key) for key in REFERENCE]
-    return [(REFERENCE[match[0]], match[1], sides(match[2])) for match in found if match]
-
-
-def sides(text):
-    return tuple(map(int, text.split("x")))
-
-
-def close(got, wanted, tolerance):
-    got = ops.convert_to_numpy(got)
-    assert got.shape == wanted.shape
-    np.testing.assert_allclose(got, wanted, rtol=0, atol=tolerance)
 
 
 def some_by_default(methods, *chosen):

@@ -165,8 +165,9 @@ HUB_CASES = {"token": "token", "gap": "gap", "all": "all", "pre_logits": "token"
 @pytest.fixture(scope="module")
 def presets(tmp_path_factory):
     folder = tmp_path_factory.mktemp("presets")
-    with zipfile.ZipFile(KERAS_HUB / "presets.zip") as archive:
-        archive.extractall(folder)
+    for name in ("presets.zip", "towers.zip"):
+        with zipfile.ZipFile(KERAS_HUB / name) as archive:
+            archive.extractall(folder)
     return folder
 
 
@@ -213,29 +214,21 @@ TOWERS = {  # options, and the pooling that is read without them
 }
 
 
-@pytest.fixture(scope="module")
-def towers(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("towers")
-    with zipfile.ZipFile(KERAS_HUB / "towers.zip") as archive:
-        archive.extractall(folder)
-    return folder
-
-
 @pytest.mark.filterwarnings("ignore:KerasHub resizes these images")
 @pytest.mark.parametrize("case", TOWERS)
-def test_outputs_of_other_backbones_are_those_of_keras_hub(case, towers):
+def test_outputs_of_other_backbones_are_those_of_keras_hub(case, presets):
     (options, pooling), outputs = TOWERS[case], np.load(KERAS_HUB / "towers.npz")
     expected = outputs[case.removesuffix(".keras")]
-    model = open_model(towers / case, **options)
+    model = open_model(presets / case, **options)
     np.testing.assert_allclose(run(model, images_for(model)), expected, rtol=0, atol=tolerance(expected))
     assert not {"epsilon", "mlp_activation", "num_heads"} & set(model.load_report.assumed)
-    assert (from_checkpoint(towers / case) if options else model).config.pooling == pooling
+    assert (from_checkpoint(presets / case) if options else model).config.pooling == pooling
     if "deit" in case:
         assert model.config.epsilon == 1e-5
         assert model.config.activation == ("softmax" if "gap" in case else "linear")
     if f"{case}-larger" in outputs:
         expected = outputs[f"{case}-larger"]
-        model = open_model(towers / case, image_size=24, **options)
+        model = open_model(presets / case, image_size=24, **options)
         np.testing.assert_allclose(run(model, images_for(model)), expected, rtol=0, atol=tolerance(expected))
 
 
@@ -246,8 +239,8 @@ def test_outputs_of_other_backbones_are_those_of_keras_hub(case, towers):
         ("config.json", "hidden_dim", 16, "about a model of another size"),
     ],
 )
-def test_settings_of_keras_hub_that_no_model_here_has(file, entry, value, error, towers, tmp_path):
-    folder = shutil.copytree(towers / "siglip", tmp_path / "preset")
+def test_settings_of_keras_hub_that_no_model_here_has(file, entry, value, error, presets, tmp_path):
+    folder = shutil.copytree(presets / "siglip", tmp_path / "preset")
     text = json.loads((folder / file).read_text())
     text["config"]["vision_encoder"]["config"][entry] = value
     (folder / file).write_text(json.dumps(text))
@@ -255,13 +248,13 @@ def test_settings_of_keras_hub_that_no_model_here_has(file, entry, value, error,
         from_checkpoint(folder)
 
 
-def test_a_whole_model_of_keras_hub_is_read_as_weights(towers):
+def test_a_whole_model_of_keras_hub_is_read_as_weights(presets):
     with pytest.raises(ValueError, match=r"open it with vit_keras\.open_model"):
-        load_model(towers / "deit-gap.keras")
-    model = open_model(towers / "deit-gap.keras", classes=7, image_size=16)
+        load_model(presets / "deit-gap.keras")
+    model = open_model(presets / "deit-gap.keras", classes=7, image_size=16)
     assert model.output_shape == (None, 7)
-    assert "head/kernel" in checkpoints.load_weights(model, towers / "deit-gap.keras").fresh
-    assert describe.describe(towers / "deit-gap.keras")["problem"] is None
+    assert "head/kernel" in checkpoints.load_weights(model, presets / "deit-gap.keras").fresh
+    assert describe.describe(presets / "deit-gap.keras")["problem"] is None
 
 
 def test_the_activation_of_keras_hub_may_be_a_function():
@@ -270,8 +263,8 @@ def test_the_activation_of_keras_hub_may_be_a_function():
     assert keras_hub_json.fields({"config": config}, {})["mlp_activation"] == "gelu"
 
 
-def test_pooling_of_keras_hub_that_no_model_here_has(towers, tmp_path):
-    folder = shutil.copytree(towers / "deit-gap", tmp_path / "preset")
+def test_pooling_of_keras_hub_that_no_model_here_has(presets, tmp_path):
+    folder = shutil.copytree(presets / "deit-gap", tmp_path / "preset")
     (folder / "task.json").write_text((folder / "task.json").read_text().replace('"gap"', '"max"'))
     with pytest.raises(ValueError, match="pooling must be .*'max'"):
         from_checkpoint(folder)

@@ -15,15 +15,17 @@ from vit_keras.cli import doctor, main
 pytestmark = pytest.mark.any_backend
 
 
-def test_a_machine_without_problems_is_described(capsys, monkeypatch):
+def test_a_machine_without_problems_is_described(capsys, monkeypatch, tmp_path):
+    (tmp_path / "weights.npz").write_bytes(bytes(3_000_000))
+    monkeypatch.setenv("VIT_KERAS_HOME", str(tmp_path))
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     monkeypatch.setenv("VIT_KERAS_OFFLINE", "1")
     assert main(["doctor"]) == 0
-    printed = capsys.readouterr().out
+    printed = " ".join(capsys.readouterr().out.split())
     for part in (
         vit_keras.__version__,
         f"Keras {keras.__version__} on {keras.backend.backend()}",
-        "downloads are forbidden",
+        "files, 3.0 MB; downloads are forbidden",
         "VIT_KERAS_OFFLINE=1",
         "opened vit_cifar10",
         "No problem was found.",
@@ -45,7 +47,7 @@ def test_a_broken_backend_is_a_problem_and_the_rest_is_still_described():
 
 def test_conflicts_and_missing_packages_are_named(capsys, monkeypatch):
     version = importlib.metadata.version
-    changed = {"tensorflow-addons": "0.23.0", "vit-keras": "0.2.0", "onnxruntime": None}
+    changed = {"tensorflow-addons": "0.23", "vit-keras": "0.2.0", "onnxruntime": None, "tf-nightly": "2", "triton": "3"}
 
     def of(name):
         if changed.get(name, "") is None:
@@ -59,6 +61,7 @@ def test_conflicts_and_missing_packages_are_named(capsys, monkeypatch):
     printed = " ".join(capsys.readouterr().out.split())
     assert "pip uninstall tensorflow-addons" in printed
     assert "vit-keras 0.2.0, another package of the same name" in printed
+    assert "imported TensorFlow before Triton" in printed
     assert "Set VIT_KERAS_HOME to a folder for downloads" in printed
     assert 'lacks onnxruntime: pip install "vit-keras[' in printed  # Windows knows no single quotes
 

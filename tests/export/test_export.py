@@ -18,6 +18,7 @@ from PIL import Image
 
 import vit_keras
 import vit_keras.export
+from vit_keras.cli import main
 from vit_keras.export import FORMATS, formats, other_backend, report, runtimes, timing, writers
 from vit_keras.export.formats import find_format
 from vit_keras.export.images import check_images, image_files, model_inputs, resized_images
@@ -291,7 +292,7 @@ def test_a_failed_check_leaves_what_was_there(tmp_path, monkeypatch):
     assert "not checked" in str(written)
 
 
-def test_timing_takes_turns(tmp_path, monkeypatch):
+def test_timing_takes_turns(tmp_path, monkeypatch, capsys):
     order = []
 
     class Pretended:
@@ -324,6 +325,11 @@ def test_timing_takes_turns(tmp_path, monkeypatch):
         timing.benchmark([tmp_path / "b.onnx"])
     (row,) = timing.benchmark(str(tmp_path / "a.onnx"), batch_size=4)
     assert row.format == "onnx"
+    assert main(["benchmark", str(tmp_path / "a.onnx"), "--batch-size", "4", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["milliseconds"] == 2.0
+    assert main(["benchmark", str(tmp_path / "a.onnx"), "--batch-size", "4"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[1:6] == ["2.00", "2.00", "2.00", "0.0", "1.0e-06"]
+    assert timing.in_turns([lambda: 2.0], rounds=3, most=3.0) == [[2.0, 2.0]]
     (tmp_path / "x.v1").mkdir()
     with pytest.raises(KeyError, match="saved_model"):  # of this test's own times
         timing.benchmark([tmp_path / "x.v1"], batch_size=4)

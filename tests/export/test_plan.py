@@ -164,6 +164,9 @@ def test_what_is_refused():
     for labels in ({"a": 0, "b": 1, "c": 2}, {"a", "b", "c"}):
         with pytest.raises(TypeError, match="classes"):
             Plan.of(tiny(), labels=labels)
+    (quantized := tiny()).quantize("int8")
+    with pytest.raises(ValueError, match="is quantized by Keras.*Export the float model"):
+        Plan.of(quantized)
     first = keras.Input((3, 32, 32))
     with pytest.raises(ValueError, match=r"\(3, 32, 32\).*channels first"):
         Plan.of(keras.Model(first, tiny()(keras.layers.Permute((2, 3, 1))(first))))

@@ -37,22 +37,21 @@ def one_by_one(model, pictures):
 
 @pytest.mark.compiles_long
 @pytest.mark.core
-@pytest.mark.few_cases(3)
+@pytest.mark.few_cases(5)
 @pytest.mark.parametrize(
     "options",
     [
         {},
+        {"position": "sincos2d", "position_grid": None, "pooling": "gap", "pre_norm": True, "final_norm": "pooled"},
+        {"rope_theta": 10.0, "rope_kind": "mixed", "registers": 1, **NO_TABLE},
         {"pooling": "map", "position_resize": "bilinear_antialias"},
         {"pooling": "map", "map_prefix": False, "class_token": True, "registers": 2},
         {"rope_theta": 100.0, "rope_kind": "axial", "rope_grid": (3, 3), "registers": 2},
-        {"pooling": "gap", "pre_norm": True, "final_norm": "pooled"},
         {"pooling": "token+gap", "registers": 2, "register_positions": True},
         {"pooling": "all", "position_resize": "bicubic_dino"},
         {"pooling": "token+dist", "distillation_token": True, "activation": "softmax"},
         {"position_prefix": False, "representation_size": 7},
-        {"position": "sincos2d", "position_grid": None},
         {"rope_theta": 100.0, **NO_TABLE},
-        {"rope_theta": 10.0, "rope_kind": "mixed", "registers": 1, **NO_TABLE},
         {"patch_norm": True, "patch_bias": False},
         {"post_norm": True, "layer_scale": 0.3},
         {"include_top": False},
@@ -402,6 +401,7 @@ def test_a_packed_model_asks_for_sequences_and_names_what_takes_images():
         ([0, 5], r"from 0 to 4\. Received: \[5\]"),
         ([-1, 0], r"from 0 to 4\. Received: \[-1\]"),
         ([math.nan, 0], "from 0 to 4"),
+        ([0], "a target for each image. Received: 2 and 1"),
     ],
 )
 def test_batches_need_class_numbers_of_the_model(targets, message):

@@ -165,6 +165,7 @@ def test_requests_that_cannot_be_computed_in_time_are_refused(tiny, monkeypatch)
         assert ask(address, "/predict", IMAGE)[0] == 200  # nothing is left of the requests that were given up
     served = [status for status, _, _ in answers].count(200)
     refused = [(headers["retry-after"], answer["error"]) for status, headers, answer in answers if status == 503]
+    assert "time of the request" in ServedModel(tiny).answers([IMAGE], 1, False, 10**6, deadline=0.0)[0]["error"]
     assert served in (2, 3, 4) and served + len(refused) == 12
     assert {after for after, _ in refused} == {"1"} and sum("8 requests wait" in each for _, each in refused) >= 3
 

@@ -82,6 +82,7 @@ def test_copies_are_near_duplicates_and_new_images_are_not():
     found = training.near_duplicates(train, np.concatenate([new, copies]))
     assert sorted(found.held_out) == [*range(500, 520)] and set(found.train) == {*range(20)}
     assert (found.distances < found.threshold).all()
+    assert len(training.near_duplicates(train, copies, threshold=1e-9).train) == 0
 
 
 # --- in finetune --------------------------------------------------------------------------------------------------

@@ -163,6 +163,8 @@ def test_a_call_with_other_options_does_not_go_on(photos, columns, tmp_path, mon
         ({"label_column": "kind", "metric": "rmse"}, "'rmse' .*'single'.*macro_f1"),
         ({"label_column": "kind", "metric": "f2"}, "metric must be one of"),
         ({"label_column": "age", "balance": True}, "balance=True .*'regression'"),
+        ({"label_column": "age", "calibrate": True}, "calibrate=True .*'regression'"),
+        ({"label_column": "kind", "folds": "one"}, "'one' has one value. Folds are two or more"),
         ({"label_column": "below", "metric": "rmsle", "task": "ordinal"}, "rmsle needs targets above -1"),
         ({"label_column": "kind", "mistakes": "24"}, "mistakes must be"),
         (
@@ -178,7 +180,7 @@ def test_a_call_with_other_options_does_not_go_on(photos, columns, tmp_path, mon
 def test_what_does_not_fit(photos, columns, tmp_path, given, message):
     odd = [int(n % 4 == 1) for n in range(48)]
     columns = {**columns, "below": [level - 2 for level in columns["level"]], "half": [n % 2 for n in range(48)]}
-    columns |= {"odd": odd, "odd too": odd}
+    columns |= {"odd": odd, "odd too": odd, "one": [1] * 48}
     with pytest.raises(ValueError, match=message):
         finetune(columns, model=tiny(), output=tmp_path / "run", **options(photos, **given))
     assert not (tmp_path / "run").exists()

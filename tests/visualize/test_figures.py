@@ -83,9 +83,7 @@ def test_what_is_rendered_is_where_it_belongs(matplotlib):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "picture", [(60, 120), *(pytest.param(size, marks=pytest.mark.slow) for size in ((90, 90), (120, 60)))]
-)
+@pytest.mark.parametrize("picture", [(60, 120), (90, 90), (120, 60)])
 def test_no_text_overlaps_another_or_leaves_the_figure(matplotlib, picture):
     long = "rollout of the last four layers, of which each discards ninety percent"
     heats = {"a": np.eye(3), long: np.eye(3), "relevance_map_without_a_single_space_in_it": np.eye(3), "d": np.eye(3)}
@@ -153,6 +151,7 @@ def test_methods_of_several_images(matplotlib):
         (lambda: figures.plot_heads(recording(attention=None)), "has no attention: pass keep="),
         (lambda: figures.plot_layers(recording(attention=None)), "has no attention: pass keep="),
         (lambda: figures.plot_heads(recording(), layer=7), "blocks 0, 1, 2.* 7"),
+        (lambda: figures.plot_heads(recording(), image=7), "has 2 images. Received: image=7"),
         (lambda: figures.plot_heads(dataclasses.replace(recording(), head_fusion="mean")), "head_fusion=None"),
     ],
 )

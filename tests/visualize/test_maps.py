@@ -207,7 +207,9 @@ def test_options_go_to_the_method():
 
 # ------------------------------------------------------------------ mistakes --
 
-WITHOUT = dataclasses.replace(recorded.__wrapped__(target=None), values=None)
+PLAIN = recorded.__wrapped__(target=None)
+WITHOUT = dataclasses.replace(PLAIN, values=None)
+FUSED = dataclasses.replace(PLAIN, head_fusion="mean", attention=PLAIN.attention[:, :, 0])
 MISTAKES = {
     "no gradients": (lambda: visualize.relevance_map(WITHOUT), "no gradients: record with a target.*alti_rollout"),
     "no values": (lambda: visualize.alti_rollout(WITHOUT), "no values: keep 'values'"),
@@ -228,18 +230,10 @@ MISTAKES = {
     "query": (lambda: visualize.attention_rollout(recorded(), query="patch"), "'auto', 'cls', 'mean'.*'patch'"),
     "no class token": (lambda: visualize.attention_rollout(recorded(pooling="gap"), query="cls"), "query='mean'"),
     "mass": (lambda: visualize.mass_mask(np.ones((2, 2)), 1), "between 0 and 1"),
-    "fused": (
-        lambda: visualize.relevance_map(
-            dataclasses.replace(WITHOUT, head_fusion="mean", attention=WITHOUT.attention[:, :, 0])
-        ),
-        "head_fusion='relevance' or head_fusion=None",
-    ),
-    "fused heads": (
-        lambda: visualize.cls_attention(
-            dataclasses.replace(WITHOUT, head_fusion="mean", attention=WITHOUT.attention[:, :, 0])
-        ),
-        "head_fusion=None",
-    ),
+    "fused": (lambda: visualize.relevance_map(FUSED), "head_fusion='relevance' or head_fusion=None"),
+    "fused heads": (lambda: visualize.cls_attention(FUSED), "head_fusion=None"),
+    "fused contributions": (lambda: visualize.alti_rollout(FUSED), "head_fusion=None and query='all'"),
+    "exits": (lambda: visualize.relevance_map(dataclasses.replace(recorded(), exits=True)), "record with exits=False"),
     "rows": (
         lambda: visualize.attention_rollout(dataclasses.replace(WITHOUT, attention=WITHOUT.attention[:, :, :, 0])),
         "query='all'",
