@@ -293,6 +293,7 @@ def test_pillows_interpolations_are_pillows(name, resampling, size):
     image = noise(37, 53, 3)
     expected = np.asarray(Image.fromarray(image).resize((size[1], size[0]), resampling))
     np.testing.assert_array_equal(images.read(image, size, interpolation=name), expected)
+    np.testing.assert_array_equal(images.resize_image(image.astype("int64"), size, name), expected)
 
 
 @pytest.mark.parametrize(
@@ -308,6 +309,8 @@ def test_pillows_interpolations_are_pillows(name, resampling, size):
 def test_what_cannot_be_resized(image, error, message):
     with pytest.raises(error, match=message):
         images.resize_image(image, 4)
+    with pytest.raises(ValueError, match="at most .* pixels. Received: 99999×99999"):
+        images.resize_image(noise(H, W, 3), 99999)
 
 
 # -------------------------------------------------------------------- errors --

@@ -309,6 +309,7 @@ def test_values_out_of_range(options, message):
             Preprocessing(image_size=224, interpolation="bicubic", crop=0.875, crop_mode="squash"),
         ),
         ({"do_resize": False, "do_normalize": False}, PRESETS["hugging-face"].replace(mean=0.0, std=1.0)),
+        ({"size": 224, "do_center_crop": True, "crop_size": 224}, PRESETS["hugging-face"].replace(image_size=224)),
     ],
 )
 def test_hugging_face(config, expected):

@@ -2,6 +2,7 @@
 
 import re
 import sys
+import time
 import types
 
 import pytest
@@ -21,6 +22,19 @@ def test_without_a_terminal_a_line_is_on_standard_error_every_few_seconds(monkey
     captured = capsys.readouterr()
     assert captured.out == "" and 10 < captured.err.count("\n") < 20
     assert all(re.fullmatch(r"pictures: (\d+/40 images|0 MB)", line) for line in captured.err.splitlines())
+
+
+def test_a_terminal_has_a_bar_with_counts_in_their_unit(monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    for unit, counts in (("images", r"40/40.*images"), ("bytes", "40/40 bytes")):
+        with progress_bar("pictures", 40, unit=unit) as advance:
+            advance(40)
+        out, err = capsys.readouterr()
+        assert out == "" and re.search(counts, err)
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.01)
+    with progress.still_working("waiting"):
+        time.sleep(0.1)
+    assert "waiting: 0 seconds" in capsys.readouterr().err
 
 
 def test_a_notebook_has_one_output_that_is_replaced(monkeypatch, capsys):

@@ -269,6 +269,9 @@ def test_image_sizes_may_be_any_integers(size):
         ({"mlp_activation": "gello"}, "gello"),
         ({"channels": 0}, "channels must be"),
         ({"resnet": 3}, "resnet must be the units of each stage"),
+        ({"rope_theta": 100.0, "num_heads": 16}, "divisible by 4. Received: num_heads=16"),
+        ({"tokens_mlp_dim": 8, "pooling": "gap"}, "A Mixer .*pooling='gap', position=None"),
+        ({"image_size": None}, "image_size=None needs position_grid"),
     ],
 )
 def test_wrong_arguments_are_named(options, message):

@@ -14,6 +14,7 @@ from torch_pickles import state_dict, tensor, torch_zip
 import vit_keras
 from vit_keras import checkpoints, from_checkpoint, load_model, open_model, training, vit
 from vit_keras._internal.bounds import LIMIT_LAYERS
+from vit_keras.checkpoints import describe, wording
 
 TIMM = {"architecture": "vit_tiny_patch16_224", "model_args": {"embed_dim": 64, "num_heads": 2, "depth": 2}}
 
@@ -53,12 +54,13 @@ def test_averaged_weights_are_read_as_authors_evaluate_them(raw, averaged, tmp_p
     np.testing.assert_array_equal(bias[1], arrays["head.bias"])
     assert (model.load_report.key, other.load_report.key) == (averaged, raw)
     assert averaged in str(model.load_report)
+    assert ("state dict", f"{averaged!r}, of {averaged!r}, {raw!r}") in wording.sentences(describe.describe(path))[0]
 
 
 def test_a_head_on_every_token_is_refused(tmp_path):
     golden = load("timm_vit")
     path = write(golden, tmp_path)
-    arguments = {**TIMM["model_args"], "global_pool": ""}
+    arguments = {**TIMM["model_args"], "global_pool": "", "pool_include_prefix": False}
     (tmp_path / "config.json").write_text(json.dumps({**TIMM, "model_args": arguments}))
     with pytest.raises(ValueError, match="every token.*include_top=False"):
         from_checkpoint(path)
@@ -90,7 +92,8 @@ def test_weights_that_are_not_finite_are_a_warning(suffix, value, tmp_path):
     read = model.load_weights if suffix == ".weights.h5" else open_model
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        read(path)
+        opened = read(path)
+    assert suffix != ".safetensors" or opened.load_report.not_finite == ("head/kernel",)
     said = [str(w.message) for w in caught if "undefined" in str(w.message)]
     assert len(said) == 1
     assert f"{path} has infinite or undefined values in 1 of " in said[0]

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 from family_files import load, write, write_safetensors
+from torch_pickles import state_dict, tensor, torch_zip
 
 import vit_keras
 from vit_keras import vit
@@ -66,6 +67,17 @@ def test_families_that_cannot_be_built_are_not_the_closest(tmp_path):
     del arrays["vit.embeddings.patch_embeddings.projection.weight"]
     problem = describe.describe(write_safetensors(tmp_path / "a.safetensors", arrays))["problem"]
     assert f"{FAMILIES['huggingface'].title}; missing: 'embeddings.patch_embeddings.projection.weight'" in problem
+
+
+def test_values_that_are_not_finite_or_not_read_in_a_file_of_no_known_family(tmp_path):
+    program = state_dict(a=tensor((2,), (1,)), q=tensor((2,), (1,), function="_rebuild_qtensor"))
+    path = torch_zip(tmp_path / "a.pth", program, [np.array([1, np.nan], "float32").tobytes()])
+    report = describe.describe(path, names=True, values=True)
+    assert (report["not_finite"], report["damaged"]) == (["a"], [])
+    assert [wording.becomes(entry) for entry in report["names"]] == ["(unknown)", "(unknown)"]
+    file, failure = wording.sentences(report)
+    assert dict(file)["unreadable"].startswith("1 array, such as q: the tensor is quantized")
+    assert failure[1:] == [("it holds", "a  2"), ("", "q  one value")]
 
 
 def test_fields_that_a_file_does_not_store(tmp_path):

@@ -202,6 +202,8 @@ def test_images_of_a_preset_are_prepared_as_by_keras_hub(options, presets, tmp_p
     pixels = np.random.default_rng(2).integers(0, 256, (40, 70, 3), "uint8")
     expected = np.load(KERAS_HUB / "outputs.npz")["token-inputs"]
     assert np.abs(model.preprocess(pixels) - expected).mean() < 0.05
+    (folder / "preprocessor.json").unlink()  # image_converter.json says the same
+    assert Weights(folder).preprocessing == model.preprocessing
 
 
 TOWERS = {  # options, and the pooling that is read without them

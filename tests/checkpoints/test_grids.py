@@ -127,10 +127,12 @@ def test_arguments_of_timm_decide(tmp_path, strict):
     golden, _ = of("timm_vit")
     path = write(golden, tmp_path)
     config = json.loads((path.parent / "config.json").read_text())
-    config["model_args"] |= {"no_embed_class": True, "img_size": [16, 64]}
+    config["model_args"] |= {"no_embed_class": True, "img_size": [16, 64], "global_pool": "avg"}
+    config["model_args"]["pool_include_prefix"] = True
     (path.parent / "config.json").write_text(json.dumps(config))
     weights = Weights(path)
-    assert (weights.table.grid, weights.table.layout.rows) == ((2, 8), 0)
+    found = weights.table.grid, weights.table.layout.rows, weights.architecture["pooling"]
+    assert found == ((2, 8), 0, "all")
 
 
 # --- this package's own files ------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ import make_google_npz
 import numpy as np
 import pytest
 from family_files import matrix
-from support import DATA
 
 import vit_keras
 from vit_keras import checkpoints, config, vit
@@ -74,39 +73,16 @@ def assert_refused(model, path, message, **options):
     return str(error.value)
 
 
-def offset(path, name, where=-1):
-    """Where in a file a byte of an array is, counted from the start of its .npy, or from the end."""
+def damage(path, name):
+    """Change the last byte of an array in a file."""
     with zipfile.ZipFile(path) as archive:
         member = archive.getinfo(f"{name}.npy")
-    start = member.header_offset + 30 + len(member.filename)
-    return start + where % member.file_size
-
-
-def flip(path, at, bits=0xFF):
     data = bytearray(path.read_bytes())
-    data[at] ^= bits
+    data[member.header_offset + 30 + len(member.filename) + member.file_size - 1] ^= 0xFF
     path.write_bytes(data)
-    return path
 
 
 # --- files that are not what one thinks ---------------------------------------------------------------------
-
-
-# The first bytes of an .npy: its magic word, its version at 6, the length of its header at 8, the header from 10 on.
-@pytest.mark.parametrize("at", [0, 6, 8, 10, 40], ids=["magic", "version", "length", "brace", "shape"])
-@pytest.mark.parametrize("name", ["embedding/kernel", "embedding/bias"], ids=["large", "small"])
-def test_damage_in_the_header_of_an_array(google_npz, name, at):
-    path = google_npz()
-    flip(path, offset(path, name, at))
-    assert_refused(fresh(), path, "damaged or incomplete")
-
-
-# Fields of an entry of the zip's directory: version needed, flags, method of compression.
-@pytest.mark.parametrize(("field", "bits"), [(6, 0xF0), (8, 0x01), (10, 0xFF)], ids=["version", "flags", "method"])
-def test_damage_in_the_directory_of_the_zip(google_npz, field, bits):
-    path = google_npz()
-    flip(path, path.read_bytes().index(b"PK\x01\x02") + field, bits)
-    assert_refused(fresh(), path, "damaged or incomplete")
 
 
 class Bomb:
@@ -263,7 +239,7 @@ def test_damage_in_any_array_leaves_the_model_alone(google_npz):
     intact = path.read_bytes()
     for name in sorted(mu()):
         path.write_bytes(intact)
-        flip(path, offset(path, name))
+        damage(path, name)
         assert_refused(model, path, f"damaged .*'{name}'")
 
 
@@ -293,17 +269,6 @@ def test_report_of_a_dropped_head(google_npz):
     assert "head/kernel, head/bias: not in" in str(report) and report.missing in str(report)
     for old, new in zip(before, model.get_layer("head").get_weights()):
         np.testing.assert_array_equal(old, new)
-
-
-def test_report_of_another_grid(google_npz):
-    model = fresh(image_size=96)
-    report = checkpoints.load_weights(model, google_npz())
-    assert report.adapted == ("position embeddings resampled from 4×4 to 6×6",)
-    assert report.loaded == len(model.weights)
-    # The reference's own result; a rounding of float32 values below 1.
-    np.testing.assert_allclose(
-        table(model), np.load(DATA / "ViT-mu_16_64to96.npz")["posemb_resized"], rtol=0, atol=1e-6
-    )
 
 
 # --- channels ----------------------------------------------------------------------------------------------
@@ -358,16 +323,6 @@ def test_a_grid_that_is_not_the_files_is_refused(save, grid, message):
     assert_refused(fresh(), save(oblong((3, 5))), message, source_grid=grid)
 
 
-def test_from_checkpoint_takes_the_image_size_of_the_grid(google_npz, save):
-    assert vit_keras.from_checkpoint(google_npz(image_size=96)).input_shape == (None, 96, 96, 3)
-    path = save(oblong((3, 5)))
-    model = vit_keras.from_checkpoint(path, source_grid=(3, 5))
-    assert model.input_shape == (None, 48, 80, 3)
-    np.testing.assert_array_equal(table(model), oblong((3, 5))[POSITIONS])
-    with pytest.raises(ValueError, match="15 patches.*source_grid="):
-        vit_keras.from_checkpoint(path)
-
-
 # --- the head ----------------------------------------------------------------------------------------------
 
 
@@ -399,14 +354,6 @@ def test_head_of_as_many_classes(google_npz, include_head, loaded):
 )
 def test_head_that_is_demanded_but_does_not_fit(google_npz, of_file, of_model, message):
     assert_refused(fresh(**of_model), google_npz(**of_file), f"include_head=True.*{message}", include_head=True)
-
-
-@pytest.mark.parametrize("include_head", [None, False])
-def test_model_without_a_head(google_npz, include_head):
-    model = fresh(include_top=False)
-    report = checkpoints.load_weights(model, google_npz(), include_head=include_head)
-    assert report.adapted == ("head dropped",)
-    assert report.fresh == ()
 
 
 @pytest.mark.parametrize("options, width", [({}, 64), ({"classes": 3}, 3), ({"classes": 3, "include_top": False}, 64)])

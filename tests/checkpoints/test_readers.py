@@ -879,10 +879,17 @@ def test_nothing_is_run(tmp_path, monkeypatch, name, around, save):
 
 def test_unknown_classes_are_notes(tmp_path):
     """An object of a class that is not at hand does not keep the weights from being read; it is not made."""
-    config = b"comegaconf.dictconfig\nDictConfig\n)\x81}" + text("lr") + b"K\x01sb"
+    config = b"comegaconf.dictconfig\nDictConfig\n)\x81" + text("lr") + b"K\x01sK\x01a}" + text("lr") + b"K\x01sb"
     called = b"cmy_project.settings\nmake\n(" + text("lr") + b"tR"  # a function that the pickle calls
     program = nested(model=ONE)[:-2] + text("config") + config + text("settings") + called + b"u."
     assert list(open_weights(torch_zip(tmp_path / "a.pth", program, [bytes(8)]))) == ["a"]
+    module = b"(" + text("module") + b"cmy_project\nNet\n" + text("net.py") + text("class Net: ...") + b"tQ"
+    program = nested(model=ONE)[:-2] + text("net") + module + b"u."
+    assert list(open_weights(torch_legacy(tmp_path / "b.pth", program, [bytes(8)]))) == ["a"]
+    build, arguments = tensor((2,), (1,)).split(b"(", 1)
+    typed = b"ctorch._tensor\n_rebuild_from_type_v2\n(" + build + b"cmy_project\nTensor\n(" + arguments[:-1] + b"NtR"
+    found = open_weights(torch_zip(tmp_path / "c.pth", state_dict(a=typed), [np.float32([1, 2]).tobytes()]))
+    np.testing.assert_array_equal(found["a"], [1, 2])
 
 
 @pytest.mark.parametrize(

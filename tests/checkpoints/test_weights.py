@@ -24,6 +24,8 @@ from hub import served
 from support import ASSUMED, ROOT
 
 from vit_keras import anatomy, checkpoints, from_checkpoint, vit
+from vit_keras._internal.bounds import LIMIT_TEXT
+from vit_keras.checkpoints import describe, wording
 from vit_keras.checkpoints.families import FAMILIES
 from vit_keras.checkpoints.loading import open_source
 from vit_keras.checkpoints.weights import Weights
@@ -177,20 +179,6 @@ def test_other_precisions(name, dtype, tmp_path, monkeypatch):
     assert_same_arrays(found, Weights(write_safetensors(tmp_path / "wide.safetensors", widened)))
 
 
-@needs_torch
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_other_precisions_of_pytorch(dtype, tmp_path):
-    import torch
-
-    state = {
-        n: torch.from_numpy(np.array(a)).to(getattr(torch, dtype)) for n, a in load("timm_vit").state_dict().items()
-    }
-    torch.save(state, tmp_path / "narrow.pth")
-    wide = {n: a.float().numpy() for n, a in state.items()}
-    expected = Weights(write_safetensors(tmp_path / "wide.safetensors", wide))
-    assert_same_arrays(Weights(tmp_path / "narrow.pth"), expected)
-
-
 # --- a family that it is not -------------------------------------------------------------------------------------
 
 # Their names are the same; these families differ in numerics and in what stands beside the weights.
@@ -331,6 +319,19 @@ def test_two_arrays_for_one_weight(folder):
     path = folder("timm_dinov2", arrays)
     with pytest.raises(ValueError, match="Two .*encoderblock_1/LayerScale_0/scale"):
         Weights(path, strict=False)
+    arrays = load("timm_vit").state_dict()
+    arrays |= {f"fc_norm.{part}": arrays[f"norm.{part}"] for part in ("weight", "bias")}
+    with pytest.raises(ValueError, match="of the tokens and one of the pooled tokens; a model has only one"):
+        Weights(folder("timm_vit", arrays))
+
+
+def test_a_distilled_model_of_timm_has_both_tokens(folder):
+    arguments = {"embed_dim": 64, "num_heads": 2, "depth": 2, "global_pool": "token"}
+    config = {"architecture": "deit_tiny_distilled_patch16_224", "model_args": arguments}
+    assert Weights(folder("timm_deit_distilled", config=config)).architecture["pooling"] == "token+dist"
+    arrays = {**load("timm_deit_distilled").state_dict(), "reg_token": np.zeros((1, 4, 64), "float32")}
+    with pytest.raises(ValueError, match="deit_tiny_distilled_patch16_224 has a distillation token, .* registers"):
+        Weights(folder("timm_deit_distilled", arrays, config=config))
 
 
 def test_the_numbered_layers_of_keras_are_not_advised_away(tmp_path):
@@ -371,35 +372,9 @@ def test_8_bit_floats_are_not_read_without_their_scales(scale, strict, tmp_path)
         Weights(path, strict=strict)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_values_that_are_no_numbers_are_loaded_with_a_warning(value, folder):
-    arrays = load("timm_vit").state_dict()
-    arrays["norm.bias"] = np.full_like(arrays["norm.bias"], value)
-    with pytest.warns(UserWarning, match="in 1 of 40 weights: .*encoder_norm/bias"):
-        model = from_checkpoint(folder("timm_vit", arrays), num_heads=2)
-    assert model.load_report.not_finite == ("Transformer/encoder_norm/bias",)
-
-
 def small_model(**options):
     options = {"image_size": 64, "classes": 10, "dropout": 0.0, **options}
     return vit.build_model(patch_size=16, num_layers=2, hidden_size=32, num_heads=2, name="mu", mlp_dim=64, **options)
-
-
-@needs_torch
-def test_damage_deep_in_a_file_of_pytorch(tmp_path):
-    import torch
-
-    golden, path = load("timm_vit"), tmp_path / "file.pth"
-    torch.save({n: torch.from_numpy(np.array(a)) for n, a in golden.state_dict().items()}, path)
-    model = from_checkpoint(path, **golden.options)
-    before = snapshot(model)
-    data = bytearray(path.read_bytes())
-    last = list(golden.state_dict().values())[-1].astype("<f4").tobytes()
-    data[data.rindex(last) + len(last) - 1] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(ValueError, match=r"file\.pth .*(CRC|checksum)"):
-        checkpoints.load_weights(model, path)
-    assert_unchanged(model, before)
 
 
 # --- what a file does not tell -----------------------------------------------------------------------------------
@@ -436,6 +411,9 @@ def test_rectangles(folder):
     path = folder("timm_vit", rectangle(1 + 6 * 3))
     with pytest.raises(ValueError, match=r"18 patches.*\(4, 4\)"):
         from_checkpoint(path, num_heads=2, source_grid=(4, 4))
+    report = describe.describe(path)
+    assert report["needed"]["source_grid"].startswith("patches down and across")
+    assert dict(wording.sentences(report)[1])["image"] == "unknown"
     assert from_checkpoint(path, num_heads=2, source_grid=(6, 3)).config.image_size == (48, 24)
 
 
@@ -492,7 +470,7 @@ def test_absurd_values_in_timms_config_json(config, folder):
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b'{"a":', b"[1]", b"null", bytes(range(256)), b"[" * 100_000, b'{"n": ' + b"9" * 5000 + b"}"],
+    [b"", b" " * (LIMIT_TEXT + 1), b"[1]", b'{"a":', bytes(range(256)), b"[" * 100_000, b'{"n": ' + b"9" * 5000 + b"}"],
     ids=range(7),
 )
 @pytest.mark.parametrize("name", ["config", "preprocessor_config"])
@@ -504,13 +482,17 @@ def test_a_file_beside_that_is_no_json(name, content, folder):
 
 
 @pytest.mark.parametrize(
-    "other", [{"hidden_size": 999}, {"num_hidden_layers": 99}, {"hidden_size": "64"}, {"vision_config": "x"}], ids=str
+    "other", [{"vision_config": "x"}, {"hidden_size": 999}, {"num_hidden_layers": 99}, {"hidden_size": "64"}], ids=str
 )
 def test_config_json_of_another_model_is_not_used(other, folder):
     config = hf_config(num_attention_heads=7, layer_norm_eps=0.5, **other)
     with pytest.warns(UserWarning, match=r"config\.json is not used.* size"):
         model = from_checkpoint(folder(config=config), num_heads=2)
     assert model.config.epsilon == 1e-12
+
+
+def test_a_config_json_of_timm_tells_nothing_about_a_file_of_transformers(folder):
+    assert Weights(folder(config={"architecture": "vit_base_patch16_224"})).architecture["epsilon"] == 1e-12
 
 
 @pytest.mark.few_cases(10)
@@ -557,10 +539,11 @@ def metadata(**settings):
     return {"format": "pt", "vit_keras": json.dumps(settings)}
 
 
-@pytest.mark.few_cases(9)
+@pytest.mark.few_cases(10)
 @pytest.mark.parametrize(
     "settings",
     [
+        "{",
         *({"config": config} for config in ([1], "x", 3)),
         *({"config": {field: 1}} for field in ("hidden_size", "registers", "num_layers", "classes", "patch_size")),
         *({"config": config} for config in ({"dim_head": 99}, {"num_heads": 7}, {"nobody": 1})),
@@ -572,14 +555,17 @@ def metadata(**settings):
     ids=str,
 )
 def test_metadata_that_contradict_the_arrays(settings, folder):
-    path = folder("timm_vit", metadata={"vit_keras": json.dumps(settings)})
+    path = folder("timm_vit", metadata={"vit_keras": settings if settings == "{" else json.dumps(settings)})
     with pytest.raises(ValueError, match="invalid metadata"):
         Weights(path)
 
 
-def test_metadata_that_are_no_json(folder):
-    with pytest.raises(ValueError, match="invalid metadata"):
-        Weights(folder("timm_vit", metadata={"vit_keras": "{"}))
+@pytest.mark.parametrize(
+    ("settings", "labels"),
+    [({"task": "ordinal", "labels": ["a", "b"]}, ("a", "b")), ({"labels": "imagenet"}, "imagenet")],
+)
+def test_metadata_name_the_levels_of_a_scale_or_a_list(settings, labels, folder):
+    assert Weights(folder("timm_vit", metadata={"vit_keras": json.dumps(settings)})).labels == labels
 
 
 # --- options -----------------------------------------------------------------------------------------------------

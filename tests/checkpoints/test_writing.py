@@ -1,6 +1,7 @@
 """A model becomes a file of another framework and comes back: the same names, bits and configuration."""
 
 import json
+import sys
 import warnings
 
 import keras
@@ -10,7 +11,7 @@ import pytest
 from family_files import OPTIONS, cases, load, matrix, write
 from support import ASSUMED, DATA, OTHER_RESIZING
 
-from vit_keras import from_checkpoint, vit
+from vit_keras import from_checkpoint, load_model, vit
 from vit_keras.checkpoints import orbax, save_weights, transformers_json, writing
 from vit_keras.checkpoints.describe import describe
 from vit_keras.checkpoints.families import rules
@@ -449,7 +450,7 @@ def test_a_folder_of_a_model_with_the_alias_of_an_activation(options, tmp_path):
     assert_same_model(model, from_checkpoint(tmp_path))
 
 
-@pytest.mark.few_cases(6)
+@pytest.mark.few_cases(7)
 @pytest.mark.parametrize(
     "options, message",
     [
@@ -459,6 +460,7 @@ def test_a_folder_of_a_model_with_the_alias_of_an_activation(options, tmp_path):
         ({**GATED_DINOV2, "mlp_activation": "gelu"}, "gated .*mlp_activation='silu'"),
         ({"layer_scale": 1.0, "pooling": "token+gap", "mlp_dim": 100}, "no mlp_ratio for mlp_dim=100"),
         ({"dim_head": 16}, "hidden_size / num_heads wide"),
+        ({"key_bias": False}, "bias on keys exactly if it has one on queries"),
     ],
 )
 def test_a_folder_that_transformers_could_not_open_rightly_is_not_written(options, message, tmp_path):
@@ -532,12 +534,29 @@ def test_a_table_of_positions_that_is_missing(tmp_path):
 def test_a_processor_file_needs_a_size():
     with pytest.raises(ValueError, match="image_size=None"):
         transformers_json.write_processor(Preprocessing(image_size=None))
+    squashed = Preprocessing(image_size=32, crop=0.8, crop_mode="squash", interpolation="bicubic")
+    assert Preprocessing.from_hugging_face(transformers_json.write_processor(squashed)) == squashed
 
 
-def test_a_folder_of_orbax_without_a_whole_checkpoint_is_named(tmp_path):
+def test_values_of_orbax_are_assigned_if_none_is_missing():
+    source, target = small(), small()
+    source.compile("sgd", "mse")
+    state = source.get_state_tree("numpy_array")
+    orbax.assign(state, target)
+    assert_same_weights(source, target)
+    del state["trainable_variables"]["embedding"]
+    with pytest.raises(ValueError, match="lacks 2 of .* the first 'embedding/kernel'"):
+        orbax.assign(state, target)
+
+
+def test_a_folder_of_orbax_without_a_whole_checkpoint_is_named(tmp_path, monkeypatch):
     (tmp_path / "0" / "model_config").mkdir(parents=True)  # and no file that says that it is whole
     with pytest.raises(FileNotFoundError, match=tmp_path.name):
         orbax.read(tmp_path)
+    (tmp_path / "0" / "_CHECKPOINT_METADATA").touch()
+    monkeypatch.setitem(sys.modules, "orbax.checkpoint", None)
+    with pytest.raises(ImportError, match="pip install orbax-checkpoint"):
+        load_model(tmp_path)
 
 
 @pytest.mark.parametrize("config", [{"hidden_act": "gelu"}, {"hidden_act": "unknown"}, {"hidden_size": 32}])

@@ -82,6 +82,10 @@ def test_both_towers_of_a_folder_get_its_tokenizer(tmp_path):
     write_tokenizer("clip_json", tmp_path)
     model = text.open_image_text(tmp_path)
     assert model.tokenizer("a")[0, -1] == 0
+    with pytest.raises(ValueError, match="image tower returns 64 features and the text tower 5"):
+        text.open_image_text(tmp_path, text={"output_size": 5})
+    with pytest.raises(ValueError, match=r"not fit its configuration. head/bias is missing, and would be \(64,\)"):
+        text.open_text(tmp_path, output_bias=True)
 
 
 @pytest.mark.parametrize("in_folder", [True, False])
@@ -91,9 +95,11 @@ def test_both_towers_are_opened_as_they_were_saved(in_folder, tmp_path):
     model = text.open_image_text(tmp_path / "clip")
     file = tmp_path / ("clip/both.keras" if in_folder else "both.keras")
     model.save(file)
+    assert text.open_image_text(file, tokenizer=None).tokenizer is None
     found = text.open_image_text(file, tokenizer="auto" if in_folder else tmp_path / "clip")
     with pytest.raises(ValueError, match="no options.*'strict'"):
         text.open_image_text(file, strict=False)
+    assert found.text.config == model.text.config
     np.testing.assert_array_equal(found.tokenizer(TEXTS), model.tokenizer(TEXTS))
     for one, other in zip(found.weights, model.weights, strict=True):
         np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, (one, other)), err_msg=other.path)

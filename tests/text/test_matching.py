@@ -163,6 +163,8 @@ def test_retrieval(model, pictures):
     np.testing.assert_array_equal(best[:, 0], scores.argmax(axis=0))
     np.testing.assert_array_equal(values[:, 0], scores.max(axis=0))
     assert text.top_k(scores, 9)[0].shape == (2, 3)
+    with pytest.raises(ValueError, match=r"\(rows, columns\). Received: an array of shape \(3,\)"):
+        text.top_k(scores[0])
 
 
 @pytest.mark.parametrize(

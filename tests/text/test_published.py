@@ -77,6 +77,8 @@ def test_weights_without_a_tokenizer_get_the_published_one(hub, tmp_path, monkey
     assert found.path.parent == folder
     assert (found.folder / "tokenizer.json").is_file()
     assert not any(path.endswith(".safetensors") for path in hub.seen)
+    hub.seen.clear()
+    assert published(NAME, progress=False).folder == found.folder and hub.seen == []
 
 
 def test_a_model_in_pieces(hub):
@@ -89,6 +91,12 @@ def test_a_model_in_pieces(hub):
     assert published(NAME, progress=False).path.name == "model.safetensors.index.json"
     there = cached_path(f"https://huggingface.co/{NAME}/resolve/main/config.json").parent
     assert (there / "model-00002-of-00002.safetensors").read_bytes() == content
+
+
+def test_a_repository_without_weights_is_named(hub):
+    (hub.repositories[NAME] / "model.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match=f"{NAME} has no file of weights: none of model.safetensors, py"):
+        open_image_text(NAME)
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,10 @@ def test_what_is_not_understood_is_refused(name, changes, message, tmp_path):
         TextWeights(changed(tmp_path / "model", name, file, **changes))
 
 
+def test_the_end_of_texts_that_the_first_files_of_clip_state_is_not_used(tmp_path):
+    assert TextWeights(changed(tmp_path / "model", eos_token_id=2)).config.pooling == "argmax"
+
+
 @pytest.mark.parametrize(
     ("array", "message"),
     [

@@ -57,12 +57,14 @@ def test_clips_encoding_step_by_step(tmp_path):
         found = Tokenizer(tmp_path / folder, 24)([text.upper() for text in texts])
         assert found.dtype == "int32"
         np.testing.assert_array_equal(found, [by_hand(text, words, 24, pad) for text in texts])
-
-
-def test_spaces_and_case_do_not_matter(tmp_path):
-    clip_files(tmp_path)
+    settings = {"add_bos_token": False, "add_eos_token": True, "eos_token": END}
+    (tmp_path / "hf" / "tokenizer_config.json").write_text(json.dumps(settings))
     tokenize = Tokenizer(tmp_path / "hf", 24)
+    np.testing.assert_array_equal(tokenize(texts), [by_hand(text, words, 25, words.index(END))[1:] for text in texts])
     np.testing.assert_array_equal(tokenize("  A\tCat\n"), tokenize("a cat"))
+    (tmp_path / "hf" / "merges.txt").write_text("#version: 0.2\na e i")
+    with pytest.raises(ValueError, match=r"two parts, and \('a', 'e', 'i'\) is not"):
+        Tokenizer(tmp_path / "hf", 24)("a cat")
 
 
 @pytest.mark.parametrize("count", [500, pytest.param(10000, marks=pytest.mark.slow)])

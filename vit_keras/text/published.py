@@ -140,7 +140,7 @@ def _download(known: Checkpoint, progress: bool) -> Path:
     stems = _OPEN_CLIP if known.filename in _OPEN_CLIP else (known.filename, "model.safetensors", "pytorch_model.bin")
     weights = next(filter(None, (_pieces(name, listing) for name in stems)), None)
     if weights is None:
-        raise FileNotFoundError(f"{HUB}{known.name} has no file of weights: none of {', '.join(stems)}.")
+        raise FileNotFoundError(f"{HUB}{known.name} has no file of weights: none of {', '.join(dict.fromkeys(stems))}.")
     settings = [name for name in _SETTINGS if name in listing]
     _get(known.name, listing, [*weights, *settings, *_tokenizer_files(listing)], progress)
     return cached_path(f"{HUB}{known.name}/resolve/main/{weights[0]}")
