@@ -131,6 +131,8 @@ def batch_preprocessing_of(model: keras.Model) -> Preprocessing:
         return own
     steps: list[Any] = resizing(model)  # of which the first that gives all images one size counts
     first = next((x for x in steps if not isinstance(x, Preprocess) or x.preprocessing.image_size is not None), None)
+    if first is None:
+        return own.replace(image_size=native_size(find_vit(model)))
     if isinstance(first, Preprocess):
         inside: Any = first.preprocessing  # which has a size
         if inside.crop is None:
@@ -145,8 +147,6 @@ def batch_preprocessing_of(model: keras.Model) -> Preprocessing:
             "batch, images of different sizes are stretched instead. To keep their aspect ratios, use "
             "keras.layers.Resizing(height, width, crop_to_aspect_ratio=True)."
         )
-    if first is None:
-        return own.replace(image_size=native_size(find_vit(model)))
     size = (first.height, first.width)
     if not isinstance(first, keras.layers.Resizing):
         return own.replace(image_size=size)

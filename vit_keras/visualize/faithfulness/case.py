@@ -144,13 +144,13 @@ def _options(method):
 
 def wants_target(method: MapMethod) -> bool:
     """Return whether a method explains a class that it does not name itself; a function does if it has a `target`."""
-    if not (callable(method) or isinstance(method, (str, Mapping))):
+    if callable(method):
+        return "target" in inspect.signature(method).parameters
+    if not isinstance(method, (str, Mapping)):
         raise TypeError(
             "A method is a name, a dictionary of arguments of attention_map, or a function. Received: "
             f"{received(method)}"
         )
-    if callable(method):
-        return "target" in inspect.signature(method).parameters
     options = _options(method)
     name = options.get("method")  # None: as in attention_map, of a class only if it names one
     return name is not None and METHODS[one_of(name, "method", METHODS)].of_class and "target" not in options
