@@ -287,7 +287,7 @@ def test_a_model_without_classes_is_evaluated_by_its_features_and_by_a_function(
         ({"fractions": [0, 0.5]}, ValueError, "fractions must be .* between 0 and 1"),
         ({"target": 10}, ValueError, "classes 0 to 9. Received: 10"),
         ({"target": lambda outputs: outputs}, ValueError, "one number for each image"),
-        ({"batch_size": 0}, ValueError, "batch_size must be 1 or more"),
+        ({"batch_size": 0}, ValueError, "batch_size must be a positive integer"),
     ],
 )
 def test_mistakes_are_named(tiny, options, error, message):
@@ -428,7 +428,7 @@ def test_by_default_a_picture_is_of_the_class_that_the_model_predicts(trained):
         ({"tiles": 1}, "two or more"),
         ({"tiles": (1, 9)}, "different classes"),
         ({"classes": 4}, "classes 0 to 3"),
-        ({"mosaics": 0}, "mosaics must be 1 or more"),
+        ({"mosaics": 0}, "mosaics must be a positive integer"),
     ],
 )
 def test_mistakes_of_the_game_are_named(trained, options, message):

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from .._internal.validate import positive_integer
 from ..config import ViTConfig, check_image_size
 from ..positions import places_of
 from ..resampling import resizing_matrices
@@ -147,8 +148,7 @@ def grids_and_tokens(images: Sequence[Any], config: ViTConfig, tokens: int) -> t
 
 def fitting_size(size: tuple[int, int], patch: tuple[int, int], patches: int) -> tuple[int, int]:
     """Return the largest size for an image with the same aspect ratio and a maximum number of patches."""
-    if patches < 1:
-        raise ValueError(f"patches must be at least 1. Received: {patches}")
+    patches = positive_integer(patches, "patches")
 
     def grid(scale):
         return [max(1, math.ceil(side * scale / cell)) for side, cell in zip(size, patch)]

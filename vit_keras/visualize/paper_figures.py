@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from .._internal.imports import extra
-from .._internal.validate import as_array, numbers, one_of
+from .._internal.validate import as_array, numbers, one_of, positive_integer
 from ..anatomy.parts import find_vit, has_attention
 from ..preprocess.images import read
 from ..preprocess.pixels import to_uint8
@@ -81,8 +81,7 @@ def figure6(
         >>> figure6(model, np.zeros((2, 32, 32, 3), "uint8")).savefig("figure6.png")  # doctest: +SKIP
     """
     extra("matplotlib.figure", "Figures are drawn with Matplotlib")  # before anything is computed
-    if columns < 1:
-        raise ValueError(f"columns must be at least 1. Received: {columns!r}")
+    columns = positive_integer(columns, "columns")
     draw = {
         "paper": functools.partial(paper_style, clip=clip),
         "overlay": functools.partial(overlay, clip=clip),

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import operator
 
 import keras
 import numpy as np
 
-from ..._internal.validate import size_pair
+from ..._internal.validate import positive_integer, size_pair
 from ...anatomy.parts import find_vit, patch_grid
 from ...layers import AddPositionEmbs, AddSinCosPositionEmbs, RotaryPositions, TransformerBlock
 from ...positions import resize_position_embeddings, sincos2d
@@ -39,8 +38,7 @@ def embedding_filters(model: keras.Model, n: int = 28) -> np.ndarray:
         >>> embedding_filters(vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)).shape
         (28, 8, 8, 3)
     """
-    if operator.index(n) < 1:
-        raise ValueError(f"n must be at least 1. Received: {n!r}")
+    n = positive_integer(n, "n")
     kernel = _embedding_kernel(model)
     components = principal_components(kernel.reshape(-1, kernel.shape[-1]).T, n)
     low, high = components.min(axis=1, keepdims=True), components.max(axis=1, keepdims=True)

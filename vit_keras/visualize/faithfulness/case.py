@@ -13,7 +13,7 @@ import numpy as np
 from keras import ops
 
 from ... import anatomy
-from ..._internal.validate import one_of, received
+from ..._internal.validate import one_of, positive_integer, received
 from ...anatomy.dry_run import readout
 from ...anatomy.outputs import why_not_classifier
 from ...anatomy.parts import find_vit, learner, patch_grid, prefix_names
@@ -39,8 +39,7 @@ class Case:
     vit: Any
 
     def __init__(self, model: Any, images: Any, preprocess: Any, grid: Any, batch_size: Any):
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be 1 or more. Received: {batch_size}")
+        batch_size = positive_integer(batch_size, "batch_size")
         model = learner(model)
         self.model, self.vit = model, find_vit(model)
         self.preprocess, self.given_grid, self.batch_size = preprocess, grid, batch_size

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import operator
 from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
 
-from ..._internal.validate import size_pair
+from ..._internal.validate import positive_integer, size_pair
 from ...preprocess.images import resize_image
 from .case import Case, MapMethod, wants_target
 from .tables import standard_error, with_error
@@ -145,8 +144,7 @@ def _mosaics(labels, count, wanted, rng):
             f"A mosaic has {count} images of different classes. Received: {len(labels)} of {len(np.unique(labels))} "
             "classes"
         )
-    if wanted is not None and operator.index(wanted) < 1:
-        raise ValueError(f"mosaics must be 1 or more. Received: {wanted}")
+    wanted = None if wanted is None else positive_integer(wanted, "mosaics")
     mosaics, rest = [], list(rng.permutation(len(labels)))
     while wanted is None or len(mosaics) < wanted:
         first: dict[int, int] = {}
