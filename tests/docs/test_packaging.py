@@ -75,7 +75,8 @@ def archives(tmp_path_factory):
     shutil.copytree(ROOT, folder / "clone", ignore=left_out)
     source = folder / run(sys.executable, "-c", BUILD, "sdist", folder, folder=folder / "clone").split()[-1]
     with tarfile.open(source) as archive:
-        archive.extractall(folder / "unpacked", filter="data")
+        how = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # as Python 3.11.4 has it
+        archive.extractall(folder / "unpacked", **how)
     (unpacked,) = (folder / "unpacked").iterdir()
     wheel = folder / run(sys.executable, "-c", BUILD, "wheel", folder, folder=unpacked).split()[-1]
     return {"sdist": source, "wheel": wheel}
