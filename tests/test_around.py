@@ -172,7 +172,7 @@ ENDS = {
     "sparsemax": (P, lambda: behind(D(3, "sparsemax"))),
     "hard_sigmoid": (P, lambda: behind(D(3, "hard_sigmoid"))),
     **{name: (None, lambda name=name: behind(D(3, name))) for name in ("relu", "tanh", "gelu", "hard_silu", "elu")},
-    "logits beside a sigmoid": (None, lambda: on(lambda y: ops.concatenate([y, ops.sigmoid(y)], axis=-1))),
+    "logits and their sigmoid": (None, lambda: on(lambda y: ops.concatenate([y, ops.sigmoid(y)], axis=-1))),
     "Activation(ops.softmax)": (P, lambda: behind(D(3), K.Activation(ops.softmax))),
     "Activation(Softmax())": (P, lambda: behind(D(3), K.Activation(K.Softmax()))),
     "Lambda": (P, lambda: behind(D(3), K.Lambda(lambda x: ops.softmax(x)))),

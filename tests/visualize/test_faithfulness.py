@@ -278,7 +278,7 @@ def test_a_model_without_classes_is_evaluated_by_its_features_and_by_a_function(
     [
         ({"metric": "tokens"}, ValueError, "metric .*'token_removal', 'pixel'"),
         ({"methods": ["cam"]}, ValueError, "method must be one of 'rollout'"),
-        ({"methods": []}, ValueError, "must name one or more"),
+        ({"methods": []}, ValueError, "methods must be one or more"),
         ({"methods": {"random": "rollout"}}, ValueError, "'random' is always added"),
         ({"methods": {"mine": 3}}, TypeError, "A method is a name.*Received: 3"),
         ({"methods": [len]}, TypeError, "Functions need names"),

@@ -84,8 +84,11 @@ def instance(value: Any, kind: Any, name: str) -> Any:
 
 
 def listed(value: Any, kind: tuple[type, ...], name: str) -> list[Any]:
-    """Return one value or several as a list, or raise a TypeError that names them if there is neither."""
-    return [value] if isinstance(value, kind) else list(instance(value, (*kind, Iterable), name))
+    """Return one value or several as a list, or raise an error that names them if there is neither."""
+    values = [value] if isinstance(value, kind) else list(instance(value, (*kind, Iterable), name))
+    if not values:
+        raise ValueError(f"{name} must be one or more. Received: {received(value)}")
+    return values
 
 
 def python_numbers(values: Mapping[str, Any]) -> dict[str, Any]:

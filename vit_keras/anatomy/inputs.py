@@ -129,7 +129,7 @@ def batch_preprocessing_of(model: keras.Model) -> Preprocessing:
     own = preprocessing_of(model)
     if own.image_size is not None:
         return own
-    steps: list[Any] = resizing(model)  # of which the first that gives all images one size counts
+    steps: list[Any] = resizing(model)  # the first that gives all images one size counts
     first = next((x for x in steps if not isinstance(x, Preprocess) or x.preprocessing.image_size is not None), None)
     if first is None:
         return own.replace(image_size=native_size(find_vit(model)))

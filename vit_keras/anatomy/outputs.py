@@ -49,7 +49,8 @@ def probabilities(model: keras.Model, outputs: Any) -> np.ndarray:
         count as probabilities of one class of several, and all others as logits.
 
     Raises:
-        ValueError: The model is not a classifier.
+        TypeError: The outputs are not numbers.
+        ValueError: The model is not a classifier, or the outputs are not a batch.
 
     Example:
         >>> from vit_keras import vit
@@ -85,7 +86,8 @@ def predictions(model: keras.Model, outputs: Any) -> np.ndarray:
         the numbers. `"ordinal"`: one number on the scale of the levels, which `levels` rounds.
 
     Raises:
-        ValueError: The model has not one output `(batch, n)` of a head.
+        TypeError: The outputs are not numbers.
+        ValueError: The model has not one output `(batch, n)` of a head, or the outputs are not a batch.
 
     Example:
         >>> from vit_keras import vit
@@ -112,6 +114,10 @@ def levels(numbers: Any, count: int) -> np.ndarray:
 
     Returns:
         int32 of the same shape.
+
+    Raises:
+        TypeError: The predictions are not numbers.
+        ValueError: `count` is not a positive integer.
 
     Example:
         >>> levels([-0.7, 0.4, 1.6, 9.0], 4)
@@ -168,6 +174,10 @@ def top_predictions(model: keras.Model, predictions: np.ndarray, top: int | None
     Returns:
         A dictionary for each class: `class`, its number; `name`, or `None` if it is not known; `probability`. For
         numbers and levels it has `value` instead of `probability`. The name of a level is the nearest one.
+
+    Raises:
+        TypeError: The predictions are not numbers.
+        ValueError: The predictions are one number.
 
     Example:
         >>> from vit_keras import vit

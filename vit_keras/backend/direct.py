@@ -14,7 +14,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 
@@ -22,11 +22,6 @@ from . import changes
 from .keras_internals import OWN_POLICY, call_outermost, distribution, is_outermost, thread_state
 
 logger: logging.Logger = logging.getLogger("vit_keras")
-
-if TYPE_CHECKING:
-    _Layer = keras.layers.Layer
-else:
-    _Layer = object
 
 enabled: bool = os.environ.get("VIT_KERAS_DIRECT", "1").lower() not in ("0", "false", "no", "off")
 """Whether calls may be direct: the environment variable `VIT_KERAS_DIRECT`, until a check of a layer fails."""
@@ -60,13 +55,13 @@ def is_ours(cls: type) -> bool:
     return cls.__module__.partition(".")[0] == __name__.partition(".")[0]  # a user's may rely on anything
 
 
-class Direct(_Layer):
-    """A base of layers, before `keras.layers.Layer`: `call` runs alone where nothing else is to be done."""
+class Direct(keras.layers.Layer):
+    """A base of layers: `call` runs alone where nothing else is to be done."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not _is_compiling():  # which stops at context variables
             here = _here.get()
-            inside = here if self in here else _looked_up(self, args, here)
+            inside = here if self in here else _looked_up(self, args, here)  # as `plain_inside`, without its call
             if inside and _takes(inside[self], args, kwargs):
                 if not inside[self][1]:
                     kwargs.pop("training", None)  # as Keras does
@@ -192,14 +187,13 @@ def _looked_up(layer: Any, args: tuple[Any, ...], here: _Inside) -> _Inside | No
         return None
     try:
         own = layer.__dict__
-        number, inside, hooks, kinds = own.get(_KNOWN, (None, {}, (), ()))
+        number, inside, hooks = own.get(_KNOWN, (None, {}, ()))
         if number != changes.latest or any(hooks):
             number, inside = changes.latest, _inside_of(layer)
             hooks = [each.__dict__[name] for each in inside for name in HOOKS]
-            kinds = {type(each) for each in inside}
             if inside and changes.NUMBER in own:
-                own[_KNOWN] = number, inside, hooks, kinds
-        if {kind.forward for kind in kinds} - {_PATH[3]}:
+                own[_KNOWN] = number, inside, hooks
+        if {type(each).forward for each in inside} - {_PATH[3]}:
             return None
         policy, spec, scope = own[OWN_POLICY], own["_input_spec"], thread_state().get("autocast_scope")
         if policy.compute_dtype != (policy.variable_dtype if scope is None else scope.dtype):
@@ -231,7 +225,7 @@ def _what_is_taken(layer: Any, own: dict[str, Any], around: Any) -> tuple[Any, .
     policy, spec, reads_training = own[OWN_POLICY], own["_input_spec"], getattr(layer, "_reads_training", False)
     if own["_remat_mode"] is not None or type(policy) is not keras.DTypePolicy:
         return None  # a policy that quantizes
-    if policy.name != around.name or not (own["autocast"] or not any(each._autocast for each in layer.variables)):
+    if policy.name != around.name or (not own["autocast"] and any(each._autocast for each in layer.variables)):
         return None  # variables are read in another dtype than those of the layer around
     if reads_training and "training" not in own.get("call_signature_parameters", ("training",)):
         return None  # Keras does not pass it on: `call` was another function when the layer was made

@@ -50,8 +50,6 @@ def average(models: Iterable[keras.Model | str | os.PathLike[str]]) -> keras.Mod
         True
     """
     models = listed(models, (str, os.PathLike, keras.Model), "models")
-    if not models:
-        raise ValueError("There are no models. Pass a list of models or of files.")
     origins = set()
     for number, given in enumerate(models):
         model = as_model(given)

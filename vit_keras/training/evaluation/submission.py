@@ -110,8 +110,6 @@ def predict_table(
     positive_integer(batch_size, "batch_size")
     target = None if output is None else _target(output)
     models = listed(models, (str, os.PathLike, keras.Model), "models")
-    if not models:
-        raise ValueError("There are no models. Pass one, or a list of models or of paths.")
     pandas = extra("pandas", "Predictions of a table need pandas")
     wanted = None if sample is None else read_columns(sample, [*read_columns(sample)][:1])
     title, ids, names = _ids_and_names(table, wanted, image_column)

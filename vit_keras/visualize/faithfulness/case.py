@@ -146,10 +146,7 @@ def wants_target(method: MapMethod) -> bool:
     if callable(method):
         return "target" in inspect.signature(method).parameters
     if not isinstance(method, (str, Mapping)):
-        raise TypeError(
-            "A method is a name, a dictionary of arguments of attention_map, or a function. Received: "
-            f"{received(method)}"
-        )
+        raise TypeError(f"A method is a name, options of attention_map, or a function. Received: {received(method)}")
     options = _options(method)
     name = options.get("method")  # None: as in attention_map, of a class only if it names one
     return name is not None and METHODS[one_of(name, "method", METHODS)].of_class and "target" not in options
